@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * chm.h - a CXL hybrid-memory device in userspace.
+ *
+ * A device shows one byte-addressable space, [0, capacity), that lives on one or more files or
+ * drives behind a fixed amount of DRAM. The DRAM is no cache. It is a *window* that objects are
+ * staged in because you said you will read them (issue, wait, release), and a *write buffer* that
+ * takes what you write and goes to the drive when reads leave room.
+ *
+ *     struct chm_options opt;
+ *     chm_options_init(&opt);
+ *     opt.paths = paths, opt.npaths = 1;
+ *     chm_open(&opt, &dev, &err);
+ *     struct chm_issue item = {.addr = addr, .len = len};
+ *     chm_issue(dev, &item, 1, NULL);             item.req or item.status
+ *     chm_wait(dev, item.req, CHM_SECOND);        0 when all bytes are there
+ *     chm_view(dev, item.req, &view);             view.data, view.len: no copy
+ *     chm_release(dev, item.req);                 the window space is free again
+ *
+ * Rules for all calls
+ *  - Sizes and addresses are bytes, times are nanoseconds on the device's clock (chm_now), which is
+ *    CLOCK_MONOTONIC on a real medium and virtual time on a simulated one.
+ *  - A call returns 0, a count, or -errno. errno is not used. On failure outputs are untouched,
+ *    except the per-item `status` of a batch.
+ *  - A batch call returns the number of items with status 0, or -errno if the call as a whole was
+ *    bad; look at each item's status.
+ *  - A timeout does not mean that something is free: see chm_wait and chm_release.
+ *  - Who may call: a device opened with `thread` = 0 is stepped by its caller, one thread at a
+ *    time. With `thread` = 1 it has one device thread and any thread may call.
+ *  - In a child made by fork() every call answers -ECHILD and does nothing.
+ *  - Common errors, not repeated below: -EINVAL for a malformed argument, -ECHILD after fork,
+ *    -ESTALE for a handle that was released, -ENODEV when the medium died, -ESHUTDOWN during close.
+ *
+ * This header is plain declarations on purpose: the Python package reads it as it is.
+ */
+#ifndef CHM_H
+#define CHM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    CHM_VERSION_MAJOR = 0,
+    CHM_VERSION_MINOR = 1,
+    CHM_PAGE_BYTES = 4096,  /* the unit of addresses and lengths in the device */
+    CHM_MEMBERS_MAX = 16,   /* backing files of one device */
+    CHM_HEADER_BYTES = 4096 /* device header at the start of each backing file */
+};
+
+enum {
+    CHM_SECOND = 1000000000 /* nanoseconds */
+};
+
+/* Opaque: one open device. */
+typedef struct chm_dev chm_dev;
+/* Opaque: one stream of staged pieces (chm_stream_open). */
+typedef struct chm_stream chm_stream;
+/* Opaque: an object allocator over one device (chm_space_open). */
+typedef struct chm_space chm_space;
+
+/* Why a call failed, in words that name the fix. text is always NUL-terminated. */
+struct chm_error {
+    int code; /* -errno */
+    char text[256];
+};
+
+/* "0.1.0"; static storage. */
+const char *chm_version(void);
+
+/* ------------------------------------------------------------------ making and opening a device */
+
+/* Timing of the simulated medium. Each member is one resource that reads and writes share:
+ * an I/O of n bytes occupies it for n/rate and ends latency after that. */
+struct chm_sim_options {
+    uint64_t capacity_bytes;   /* per member, header included; default 1 GiB */
+    uint64_t read_rate;        /* bytes/s; default 2 GB/s */
+    uint64_t write_rate;       /* bytes/s; default 2 GB/s */
+    uint64_t read_latency_ns;  /* default 80 us */
+    uint64_t write_latency_ns; /* default 20 us */
+    uint64_t barrier_ns;       /* default 1 ms */
+    uint32_t no_contents;      /* 1: keep no bytes (TB-scale runs); reads leave memory as it is */
+    uint32_t volatile_cache;   /* 1: writes need a barrier to survive chm_sim power cut */
+};
+
+/* Slow a medium down (wrapper): one token bucket that reads and writes share. 0 = not paced. */
+struct chm_pace_options {
+    uint64_t rate;        /* bytes/s over reads and writes together; 0: no pacing */
+    uint64_t latency_ns;  /* added to each I/O */
+    uint64_t burst_bytes; /* bucket size; default 1 MiB */
+};
+
+/*
+ * Faults (wrapper). Either `script`, or rates with a seed. Rates are in parts per million of I/Os.
+ * A script is lines `N KIND FAULT [ARG]`: the N-th (from 0) I/O of KIND (read, write, barrier,
+ * trim, any) gets FAULT: `err ERRNO` (a number; the inner medium is not asked), `short BYTES` (that
+ * many bytes are moved and reported), `torn BYTES` (write: only the first BYTES land, full success
+ * is reported), `lost` (write: nothing lands, success is reported), `late NS` (handed back NS
+ * later), `never` (not handed back until the medium is closed), `swap` (handed back after the next
+ * one). N may be `N-M` or `N-` (an open range).
+ */
+struct chm_fault_options {
+    const char *script; /* or NULL */
+    uint64_t seed;
+    uint32_t eio_ppm, short_ppm, torn_ppm, lost_ppm, late_ppm, never_ppm, swap_ppm;
+    uint64_t late_ns; /* of a late I/O; default 10 ms */
+};
+
+/* Everything about a device that is fixed while it is open. Zero means the default. */
+struct chm_options {
+    uint64_t size; /* sizeof(struct chm_options), set by chm_options_init */
+
+    /* what it lies on */
+    const char *const *paths; /* backing files or block devices, in member order */
+    uint32_t npaths;          /* 1 .. CHM_MEMBERS_MAX; with media "sim" the number of members */
+    const char *media;        /* "auto" (default), "uring", "threads", "sync", "sim" */
+    uint32_t buffered;        /* 1: allow the page cache (no O_DIRECT). Default 0: refused where
+                                 O_DIRECT does not work, with the reason */
+
+    /* DRAM: the device never holds more payload than this */
+    uint64_t dram_bytes;         /* window + write buffer; default 256 MiB */
+    uint64_t write_buffer_bytes; /* part of it; default dram/4, at least 16 MiB (but at most half
+                                    of dram) and at most 512 MiB */
+    uint32_t huge_pages;         /* 0: use them if the system has some reserved, 1: never,
+                                    2: must */
+    uint32_t lock_memory;        /* 1: mlock the DRAM */
+    uint32_t prefault;           /* 0: a helper does it in the background, 1: before open returns,
+                                    2: not at all */
+    uint32_t poison;             /* 1: fill DRAM with 0xA5 whenever it is given back (tests) */
+
+    /* bounds */
+    uint32_t requests_max;       /* outstanding requests; default 4096 */
+    uint32_t writes_max;         /* extents in the write buffer; default 8192 */
+    uint32_t read_unit;          /* bytes per read I/O; default 1 MiB */
+    uint32_t read_depth;         /* read I/Os in flight; default 128 */
+    uint32_t read_depth_pressed; /* the same while the write buffer presses; default 24, so that one
+                                    flush unit among them gets 1/25 of a first-come-first-served
+                                    drive */
+
+    /* flush scheduling */
+    uint32_t flush_unit;          /* bytes per flush I/O; default 1 MiB */
+    uint32_t flush_depth;         /* flush I/Os in flight while no read waits; default 4 */
+    uint32_t flush_depth_reads;   /* the same while reads wait; default 1 */
+    uint32_t flush_low_percent;   /* buffer fill at which pressing ends; default 25 */
+    uint32_t flush_high_percent;  /* buffer fill at which it starts; default 50 */
+    uint64_t flush_age_ns;        /* data older than this presses; default 1 s */
+    uint64_t flush_idle_ns;       /* reads idle this long: flush whatever there is; default 1 ms */
+    uint32_t fcfs;                /* 1: no read priority, first come first served (for contrast) */
+    uint32_t durability;          /* enum chm_durability; default CHM_DURABILITY_PERIODIC */
+    uint64_t barrier_interval_ns; /* periodic: at least this often; default 1 s */
+    uint64_t barrier_bytes;       /* periodic: or after this much; default 512 MiB */
+
+    /* how it is driven */
+    uint32_t thread;    /* 1: a device thread of its own; 0: stepped by the caller */
+    uint64_t poll_ns;   /* the device thread polls this long after work; default 20 us */
+    uint64_t link_rate; /* host link, bytes/s towards the host; 0: none */
+    uint64_t link_latency_ns;
+
+    /* wrappers and the simulated medium */
+    struct chm_sim_options sim;
+    struct chm_pace_options pace;
+    struct chm_fault_options fault;
+    const char *trace_record; /* write every I/O to this file (JSON lines), or NULL */
+    const char *trace_replay; /* take result, latency and order of every I/O from this file */
+
+    /* for tests: pretend the medium is pickier than it is; 0 = as probed */
+    uint32_t force_align;        /* block and memory alignment, bytes: 512, 4096, 65536 */
+    uint32_t force_transfer_max; /* bytes */
+    uint32_t force_no_register;  /* 1: behave as if buffer registration were refused */
+    uint32_t force_ring_errno;   /* io_uring set-up answers -force_ring_errno */
+    uint32_t force_plain_ring;   /* 1: behave as if newer ring flags were refused */
+    uint32_t force_ring_entries; /* size of the rings */
+};
+
+enum chm_durability {
+    CHM_DURABILITY_PERIODIC = 0, /* a barrier now and then, and at chm_flush and close */
+    CHM_DURABILITY_NONE = 1,     /* at chm_flush and close only */
+    CHM_DURABILITY_STRICT = 2    /* chm_write_commit returns when the bytes are durable */
+};
+
+/* Fill o with the defaults. */
+void chm_options_init(struct chm_options *o);
+
+struct chm_format_options {
+    uint64_t size; /* sizeof(struct chm_format_options) */
+    const char *const *paths;
+    uint32_t npaths;
+    uint64_t capacity_bytes; /* of the whole device, without headers; rounded down to whole stripe
+                                rows; 0: as large as existing files or drives allow */
+    uint32_t stripe_bytes;   /* default 1 MiB; a multiple of CHM_PAGE_BYTES, at most 1 GiB */
+    uint32_t force;          /* 1: overwrite something that does not look empty or ours */
+    uint32_t buffered;       /* as in chm_options */
+};
+
+void chm_format_options_init(struct chm_format_options *o);
+
+/*
+ * Make a device: create the backing files (mode 0600, preallocated) and write their headers. A file
+ * that exists and is neither empty nor a chm device is refused without force. What was in it is
+ * lost. Errors: -EEXIST (foreign content), -EBUSY (open elsewhere; text names the owner), -ENOSPC
+ * (text gives both numbers), -EINVAL, or what the system said.
+ */
+int chm_format(const struct chm_format_options *o, struct chm_error *err);
+
+/*
+ * Open a device. With media "sim" nothing needs to exist: the space is fresh and reads as zeros.
+ * Errors: -EBUSY (open elsewhere; text names the owner's pid), -ENOENT, -EBADMSG (no or damaged
+ * header), -EXDEV (member missing, swapped, or of another device), -EPROTO (format version),
+ * -EOPNOTSUPP (O_DIRECT or io_uring not to be had; text says which and what to do), -ENOMEM,
+ * -ENOSPC (a backing file is shorter than its header says), -EINVAL.
+ */
+int chm_open(const struct chm_options *o, chm_dev **out, struct chm_error *err);
+
+/*
+ * Close: stop taking work, let flushes and I/O in flight end, barrier, free. Waits at most
+ * timeout_ns. Returns 0, -EIO if data that was committed could not be written, or -ETIMEDOUT: then
+ * the handle is gone all the same, and memory that the system may still write to is kept and never
+ * reused. Streams and spaces of the device must be closed before. NULL is allowed.
+ */
+int chm_close(chm_dev *dev, uint64_t timeout_ns);
+
+struct chm_info {
+    uint64_t capacity_bytes, dram_bytes, window_bytes, write_buffer_bytes;
+    uint64_t metadata_bytes; /* memory of the device beside dram_bytes */
+    uint64_t frame_bytes;    /* unit of window space: 2 MiB with huge pages, else 64 KiB */
+    uint64_t prefaulted_bytes, prefault_ns; /* how far, and how long it took so far */
+    uint64_t link_rate;
+    uint32_t members, stripe_bytes, block_bytes, align_bytes, transfer_max;
+    uint32_t threaded, direct, fixed_buffers, huge_pages, virtual_time, contents, locked;
+    uint32_t degraded; /* 1: too many I/O errors; writes are refused with -EIO */
+    int memory_fd;     /* memfd of window and write buffer; do not close */
+    char media[16];
+    char note[192];     /* why it is not what was asked for, or "" */
+    char device_id[33]; /* 128-bit id of the device, hex */
+};
+
+int chm_info(chm_dev *dev, struct chm_info *out);
+
+/* The device's clock, ns. */
+uint64_t chm_now(chm_dev *dev);
+
+/*
+ * Stepped devices: do what can be done, then wait for I/O until until_ns on the device's clock (0:
+ * do not wait). Returns the number of requests that ended. -EPERM on a device with a thread. Calls
+ * that wait step by themselves; this is for callers with a loop of their own.
+ */
+int chm_step(chm_dev *dev, uint64_t until_ns);
+
+/* ------------------------------------------------------------------ staging */
+
+enum chm_issue_flag {
+    CHM_ISSUE_NOWAIT = 1 /* no room in the window: -EAGAIN at once instead of queueing */
+};
+
+struct chm_issue_options {
+    uint32_t flags;         /* enum chm_issue_flag */
+    uint64_t not_before_ns; /* device clock; do not stage earlier; 0: now */
+    uint64_t expire_ns;     /* a staged object nobody waited for is dropped this long after issue;
+                               0: 60 s; UINT64_MAX: never */
+    uint64_t queue_ns;      /* give up waiting for window space after this long; 0: 10 s */
+};
+
+/* One range to stage. addr and len are multiples of CHM_PAGE_BYTES. */
+struct chm_issue {
+    uint64_t addr, len;
+    uint64_t req;   /* out: handle, never 0 */
+    int32_t status; /* out: 0 or -errno: -ERANGE (beyond capacity), -E2BIG (larger than the window),
+                       -EAGAIN (NOWAIT and no room), -EBUSY (request table full) */
+};
+
+/* Start staging n ranges, in order. Two requests for one range share window space and one read, as
+ * long as nothing of it was written in between. opts may be NULL. Returns how many were issued. */
+int chm_issue(chm_dev *dev, struct chm_issue *items, uint32_t n,
+              const struct chm_issue_options *opts);
+
+/*
+ * Wait until all bytes of a request are there (staged, and over the host link if there is one), or
+ * until timeout_ns from now (0: just ask; UINT64_MAX: no limit). Returns 0, -ETIMEDOUT, or why the
+ * request failed: -EIO and other I/O errors, -ETIME (expired or no window space in time), -ESTALE.
+ * The result of a request never changes once it is known. A timeout changes nothing: the request
+ * goes on and still has to be released.
+ */
+int chm_wait(chm_dev *dev, uint64_t req, uint64_t timeout_ns);
+
+/* The same for n requests with one common timeout; status[i] as from chm_wait. Returns how many
+ * are 0. */
+int chm_wait_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, uint64_t timeout_ns,
+                  int32_t *status);
+
+/* Bytes ready from the front of the range, or -errno. Only grows. They can be read through chm_view
+ * before the request is complete. */
+int64_t chm_progress(chm_dev *dev, uint64_t req);
+
+struct chm_view {
+    void *data; /* in the window; read only; valid until the request is released */
+    uint64_t len;
+    uint64_t offset; /* of data in the memfd of the device (chm_info.memory_fd) */
+};
+
+/* Where the bytes of a request are. -EAGAIN while it has no window space yet; errors as chm_wait.
+ * Copies nothing. Only the first chm_progress bytes may be looked at. */
+int chm_view(chm_dev *dev, uint64_t req, struct chm_view *out);
+
+/*
+ * Give the window space back, or cancel what has not ended. The handle is dead at once; the space
+ * is reused only after its I/O has ended. Every request, also a failed one, has to be released.
+ */
+int chm_release(chm_dev *dev, uint64_t req);
+/* The same for n; status may be NULL. Returns how many were released. */
+int chm_release_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, int32_t *status);
+
+/* Readable while a request has ended that chm_reap has not told yet. Do not close, do not read. */
+int chm_event_fd(chm_dev *dev);
+
+/* Up to max requests that have ended (with success or not) since the last call, in order of ending.
+ * Needs no call per request. Requests that were released meanwhile may be among them. */
+int chm_reap(chm_dev *dev, uint64_t *reqs, uint32_t max);
+
+/* ------------------------------------------------------------------ the published form */
+
+/* An address that knows its device; from chm_ptr_of or an allocator. By value. */
+typedef struct chm_ptr {
+    chm_dev *dev;
+    uint64_t addr;
+} chm_ptr;
+
+/* A request that knows its device. id is 0 and status -errno if it could not be issued. */
+typedef struct chm_req {
+    chm_dev *dev;
+    uint64_t id;
+    int32_t status;
+} chm_req;
+
+chm_ptr chm_ptr_of(chm_dev *dev, uint64_t addr);
+/* issue: start staging [ptr, ptr + size). size is rounded up to whole pages. */
+chm_req chm_prefetch_object(chm_ptr ptr, uint64_t size);
+/* wait, at most 10 s; then as chm_wait. */
+int chm_prefetch_wait(chm_req req);
+/* bytes ready from the front. */
+int64_t chm_prefetch_progress(chm_req req);
+/* release. */
+int chm_prefetch_release(chm_req req);
+
+/* ------------------------------------------------------------------ demand reads */
+
+/* One read into memory of the caller. If buf, addr and len are multiples of chm_info.align_bytes
+ * and CHM_PAGE_BYTES the drive writes into buf itself; else the bytes are copied. */
+struct chm_read {
+    uint64_t addr, len; /* any alignment */
+    void *buf;
+    uint64_t req;   /* out (chm_read_issue) */
+    int32_t status; /* out */
+};
+
+/* Start n reads. buf belongs to the device until the request has ended (chm_wait) or, after
+ * chm_release, until chm_read_done says so. Does not use the window. Errors per item as chm_issue.
+ */
+int chm_read_issue(chm_dev *dev, struct chm_read *items, uint32_t n);
+
+/* The whole of it: issue, wait, release. On -ETIMEDOUT an item's buf may still be written to until
+ * chm_quiesce returns 0. Returns how many items are 0. */
+int chm_read(chm_dev *dev, struct chm_read *items, uint32_t n, uint64_t timeout_ns);
+
+/* Wait until no released request has I/O in flight: from then on every buffer the caller ever lent
+ * and whose request it released is the caller's again. 0 or -ETIMEDOUT. */
+int chm_quiesce(chm_dev *dev, uint64_t timeout_ns);
+
+/*
+ * Register memory that reads will go to, so that each costs less (io_uring fixed buffers). base and
+ * len are multiples of CHM_PAGE_BYTES; it should have been touched. Returns 0 also where the system
+ * does not register (nothing is lost but the gain), -ENOSPC when the table is full. Unregister
+ * before freeing.
+ */
+int chm_memory_register(chm_dev *dev, void *base, uint64_t len);
+int chm_memory_unregister(chm_dev *dev, void *base);
+
+/* ------------------------------------------------------------------ writing */
+
+/* One write of whole pages. */
+struct chm_write {
+    uint64_t addr, len; /* multiples of CHM_PAGE_BYTES; len at most write_buffer_bytes / 2 */
+    void *data;         /* out: fill these len bytes; in the write buffer, contents undefined */
+    uint64_t id;        /* out: handle */
+    int32_t
+        status; /* out: 0; -EAGAIN: no room now, skip or retry; -E2BIG; -ERANGE; -EIO: degraded */
+};
+
+/* Reserve room in the write buffer for n writes, in order. Never waits for room. After the first
+ * -EAGAIN the rest of the batch is -EAGAIN too. Returns how many were admitted. */
+int chm_write_begin(chm_dev *dev, struct chm_write *items, uint32_t n);
+
+/*
+ * The bytes are in place: make them what the address reads as, now, and drive contents later. With
+ * CHM_DURABILITY_STRICT returns when they are durable (-EIO if they could not be written).
+ * After commit or abort data must not be touched.
+ */
+int chm_write_commit(chm_dev *dev, const uint64_t *ids, uint32_t n, int32_t *status);
+int chm_write_abort(chm_dev *dev, const uint64_t *ids, uint32_t n, int32_t *status);
+
+/* Begin, copy from buf, commit. addr, len: whole pages. -EAGAIN: no room, nothing was written. */
+int chm_write(chm_dev *dev, uint64_t addr, const void *buf, uint64_t len);
+
+/* Everything committed so far is durable when this returns 0. -ETIMEDOUT, or -EIO when some of it
+ * was lost (told once). */
+int chm_flush(chm_dev *dev, uint64_t timeout_ns);
+
+/* The range reads as zeros from now on. Whole pages. -EAGAIN when the write buffer's table is full.
+ */
+int chm_trim(chm_dev *dev, uint64_t addr, uint64_t len);
+
+/* ------------------------------------------------------------------ streams */
+
+struct chm_range {
+    uint64_t addr, len; /* whole pages */
+};
+
+struct chm_stream_options {
+    uint64_t segment_bytes; /* longest piece; default 16 MiB; less when two do not fit its window */
+    uint32_t whole;         /* 1: pieces are whole objects wherever two of them fit its window */
+    uint64_t window_bytes;  /* most it may hold; default 128 MiB or its share of the window */
+    uint64_t deadline_ns;   /* from open to the last piece; default 10 s; UINT64_MAX: none */
+    uint64_t not_before_ns; /* device clock */
+};
+
+/* A piece of a stream: [offset, offset + len) of object `object`, staged. */
+struct chm_piece {
+    const void *data; /* in the window, no copy, until chm_stream_release */
+    uint64_t len;
+    uint64_t offset; /* within the object */
+    uint64_t req;    /* handle for chm_stream_release */
+    uint32_t object; /* index in the list given at open */
+    uint32_t last;   /* 1: the last piece of its object */
+};
+
+/*
+ * Stage a list of ranges in order, a bounded number of pieces ahead of the consumer. objs is
+ * copied. A stream is admitted, in order of opening, when it has window space of its own for two
+ * pieces (one if two cannot fit the window), which it keeps until closed: every admitted stream can
+ * go on whatever others hold. Open does not wait for that; the first chm_stream_next does. Errors:
+ * -EBUSY (too many streams), -ERANGE, -E2BIG (whole objects do not fit).
+ */
+int chm_stream_open(chm_dev *dev, const struct chm_range *objs, uint32_t n,
+                    const struct chm_stream_options *opts, chm_stream **out);
+
+/*
+ * The next piece, in order. Returns 0; -ENODATA after the last one; -EDEADLK at once if the caller
+ * holds so many pieces that the next one has no space; -ETIMEDOUT when timeout_ns passed (ask
+ * again); -ETIME when the stream's deadline passed (final: what was delivered is the usable
+ * prefix); or the I/O error of that piece (final too).
+ */
+int chm_stream_next(chm_stream *s, uint64_t timeout_ns, struct chm_piece *out);
+
+/* Give a piece back; the next ones are issued into its place. Any order. */
+int chm_stream_release(chm_stream *s, uint64_t req);
+
+struct chm_stream_info {
+    uint64_t ready_bytes;     /* staged and delivered, counted from the front of the list */
+    uint64_t delivered_bytes; /* handed out by next */
+    uint32_t whole_objects;   /* objects delivered to their end: the usable prefix */
+    uint32_t held;            /* pieces the consumer holds now */
+    uint32_t ahead;           /* pieces issued and not handed out */
+    uint64_t window_bytes;    /* most it may hold now */
+    uint64_t piece_bytes;     /* longest piece */
+    int32_t status;           /* 0, or the final error */
+};
+
+int chm_stream_info(chm_stream *s, struct chm_stream_info *out);
+
+/* Cancel what is ahead, release what is held. Views of its pieces are dead. NULL is allowed. */
+int chm_stream_close(chm_stream *s);
+
+/* ------------------------------------------------------------------ objects */
+
+/*
+ * A space hands out device addresses to objects of mixed sizes, 1 byte to 1 GiB, and sees to it
+ * that an object is visible only when whole, and that its place is reused only when nobody reads
+ * it. Its records live in memory; a space starts empty. One space per device, used like the device
+ * (any thread if the device has a thread).
+ */
+struct chm_space_options {
+    uint64_t base, len;   /* part of the device it manages; default all */
+    uint32_t objects_max; /* default 1 Mi; memory is used only for objects that exist */
+};
+
+int chm_space_open(chm_dev *dev, const struct chm_space_options *opts, chm_space **out);
+/* -EBUSY while objects are held or puts are open. */
+int chm_space_close(chm_space *sp);
+
+struct chm_object {
+    uint64_t id;   /* handle; 0: none */
+    uint64_t addr; /* page aligned */
+    uint64_t len;  /* payload bytes as given; the rest of its last page is zero */
+};
+
+struct chm_piece_put {
+    void *data;   /* fill these bytes */
+    uint64_t len; /* payload bytes of this piece */
+    uint64_t offset;
+};
+
+/* Reserve an extent for an object of len bytes. Returns its id in *out. -ENOSPC: no space, or
+ * -ENOMEM: objects_max; chm_space_stats tells fragmentation. The object is not visible yet. */
+int chm_put_begin(chm_space *sp, uint64_t len, struct chm_object *out);
+/* Room for the next piece (the whole object unless it is larger than half the write buffer).
+ * -EAGAIN: the write buffer is full, ask again or abort; -ENODATA: all pieces were handed out. The
+ * piece before is committed by this call. */
+int chm_put_piece(chm_space *sp, uint64_t id, struct chm_piece_put *out);
+/* All bytes are in place: the object is visible. -EINVAL if pieces are missing. */
+int chm_put_commit(chm_space *sp, uint64_t id);
+/* Forget it, free all of it. */
+int chm_put_abort(chm_space *sp, uint64_t id);
+/* All of that from buf (copied), waiting for room at most timeout_ns. -EAGAIN or -ETIMEDOUT:
+ * nothing is left of it. */
+int chm_put(chm_space *sp, const void *buf, uint64_t len, uint64_t timeout_ns,
+            struct chm_object *out);
+
+/* Look an object up. -ENOENT if it does not exist or is not whole yet. */
+int chm_object_get(chm_space *sp, uint64_t id, struct chm_object *out);
+/* Hold an object so that its place stays its own through delete; then let go. */
+int chm_object_hold(chm_space *sp, uint64_t id);
+int chm_object_drop(chm_space *sp, uint64_t id);
+/* Read len bytes at offset of it into buf (as chm_read; holds it meanwhile). */
+int chm_object_read(chm_space *sp, uint64_t id, uint64_t offset, void *buf, uint64_t len,
+                    uint64_t timeout_ns);
+/* It is gone for everybody who asks from now on; its space is free when the last holder drops it.
+ */
+int chm_object_delete(chm_space *sp, uint64_t id);
+
+struct chm_space_stats {
+    uint64_t total_bytes, free_bytes, used_bytes; /* extents; used + free = total */
+    uint64_t payload_bytes;                       /* sum of len of visible objects */
+    uint64_t largest_free_bytes;
+    uint64_t free_extents;
+    uint64_t objects, puts_open, held, deleting;
+    uint64_t puts, put_aborts, put_refused, deletes;
+    uint64_t metadata_bytes;
+};
+
+int chm_space_stats(chm_space *sp, struct chm_space_stats *out);
+
+/* ------------------------------------------------------------------ statistics */
+
+enum {
+    CHM_HIST_SUB = 32,                   /* buckets per power of two: 3 % resolution */
+    CHM_HIST_BUCKETS = CHM_HIST_SUB * 40 /* up to 2^44 ns */
+};
+
+/* A log-scale histogram. Value v < CHM_HIST_SUB has bucket v; above, bucket = 32 * (e - 4) + the
+ * five bits below the top bit, e being the position of the top bit. chm_hist_value turns it back.
+ */
+struct chm_hist {
+    uint64_t count, sum, max;
+    uint64_t bucket[CHM_HIST_BUCKETS];
+};
+
+/* Smallest recorded value that at least `share` (0..1) of all values do not exceed, within 1/32. 0
+ * when empty. */
+uint64_t chm_hist_quantile(const struct chm_hist *h, double share);
+
+struct chm_stats {
+    /* requests. issued = ready + failed + expired + cancelled + open */
+    uint64_t issued, ready, failed, expired, cancelled, open;
+    uint64_t refused;        /* issue calls answered -EAGAIN, -EBUSY, -E2BIG, -ERANGE */
+    uint64_t shared;         /* issues that found the range staged or on its way */
+    uint64_t staged_bytes;   /* made ready in the window */
+    uint64_t buffered_bytes; /* of these, copied from the write buffer */
+    uint64_t delivered_bytes;
+    uint64_t demand_reads, demand_failed, demand_bytes, demand_copied_bytes;
+    /* window */
+    uint64_t window_used_bytes, window_pinned_bytes, window_reserved_bytes, window_largest_free;
+    uint64_t window_peak_bytes, window_waits, window_waiting;
+    uint64_t fill_at_block_percent_sum; /* window fill when a request had to wait, summed over
+                                           window_waits */
+    uint64_t overtakes;
+    /* writes. begun = committed + aborted + open_writes */
+    uint64_t begun, committed, aborted, open_writes, write_refused;
+    uint64_t committed_bytes, flushed_bytes, superseded_bytes, lost_bytes;
+    uint64_t buffer_used_bytes, buffer_peak_bytes, buffer_dirty_bytes;
+    uint64_t trims, trimmed_bytes;
+    uint64_t flush_units, flush_errors, flush_retries, barriers, barrier_errors;
+    uint64_t flush_inflight_at_read_max; /* most flush units a read found in flight */
+    /* medium */
+    uint64_t read_ios, read_bytes, write_ios, write_bytes, trim_ios, io_errors, short_ios,
+        resubmits;
+    uint64_t steps, sleeps;
+    /* latencies, ns */
+    struct chm_hist stage_ns;      /* issue to ready */
+    struct chm_hist demand_ns;     /* read issue to end */
+    struct chm_hist read_io_ns;    /* one read I/O on the medium */
+    struct chm_hist write_io_ns;   /* one flush I/O */
+    struct chm_hist flush_age_ns;  /* commit to written */
+    struct chm_hist flush_at_read; /* flush units in flight when a read arrived (a count, not ns) */
+};
+
+/* A copy of the counters, all of one moment. */
+int chm_stats(chm_dev *dev, struct chm_stats *out);
+
+#endif
