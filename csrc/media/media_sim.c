@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * media_sim.c - a simulated medium: bytes in memory (or none) and a clock that only reap() moves.
+ *
+ * When an I/O ends is known when it is submitted, by arithmetic: each member is one resource that
+ * reads and writes share, an I/O of n bytes occupies it for n/rate, after what was submitted
+ * before, and ends latency after that. A barrier occupies it for barrier_ns; a trim counts as a
+ * write of nothing.
+ *
+ *     submit() -> in the heap, ordered by (end, order of submission) -> reap()
+ *
+ * Bytes move when the I/O is handed back and not before, so that a caller who looks early sees it.
+ * A barrier covers what was handed back before it was submitted, which is all that it promises.
+ * Nothing here looks at a real clock: a run is a function of what is submitted and when.
+ */
+#define _GNU_SOURCE
+#include "media/media_sim.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "media/io_heap.h"
+#include "media/media.h"
+#include "media/sim_image.h"
+#include "util/util.h"
+
+enum { BLOCK_DEFAULT = 4096 };
+
+/* chm_io.priv: */
+enum { PRIV_FAILED = 1 /* res is an error that was known at submit */ };
+
+struct chm_sim {
+    struct chm_medium m;
+    struct chm_sim_options opt; /* no zeros left */
+    uint64_t now_ns;
+    uint64_t busy_ns[CHM_MEMBERS_MAX]; /* when the member has done what was submitted so far */
+    struct chm_io_heap due;
+    struct chm_sim_image image;
+    _Atomic bool woken;
+};
+
+static struct chm_sim *sim_of(struct chm_medium *m)
+{
+    return CHM_CONTAINER(m, struct chm_sim, m);
+}
+
+/* ------------------------------------------------------------------ the time model */
+
+static uint64_t transfer_ns(uint64_t bytes, uint64_t rate)
+{
+    return (uint64_t)((unsigned __int128)bytes * CHM_SECOND / rate);
+}
+
+/* Occupy the member; returns when the I/O, which moves `bytes`, ends. */
+static uint64_t occupy(struct chm_sim *s, const struct chm_io *io, uint64_t bytes)
+{
+    uint64_t *busy = &s->busy_ns[io->member];
+
+    *busy = chm_max(*busy, s->now_ns);
+    switch (io->kind) {
+    case CHM_IO_READ:
+        *busy += transfer_ns(bytes, s->opt.read_rate);
+        return *busy + s->opt.read_latency_ns;
+    case CHM_IO_BARRIER:
+        *busy += s->opt.barrier_ns;
+        return *busy;
+    default:
+        *busy += transfer_ns(bytes, s->opt.write_rate);
+        return *busy + s->opt.write_latency_ns;
+    }
+}
+
+/* Bytes that the I/O moves: less than asked for at the end of the member. */
+static uint32_t moved_bytes(const struct chm_medium_caps *caps, const struct chm_io *io)
+{
+    uint64_t size = caps->size_bytes[io->member];
+
+    if (io->kind != CHM_IO_READ && io->kind != CHM_IO_WRITE) {
+        return 0;
+    }
+    return io->off >= size ? 0 : (uint32_t)chm_min(io->len, size - io->off);
+}
+
+/* ------------------------------------------------------------------ submit and reap */
+
+static void sim_start(struct chm_sim *s, struct chm_io *io)
+{
+    int rc = chm_io_check(&s->m.caps, io);
+
+    io->submit_ns = s->now_ns;
+    io->priv = rc ? PRIV_FAILED : 0;
+    if (rc) {
+        io->res = rc;
+        io->done_ns = s->now_ns;
+    } else {
+        io->res = (int32_t)moved_bytes(&s->m.caps, io);
+        io->done_ns = occupy(s, io, (uint64_t)io->res);
+    }
+    if (rc == 0 && io->kind == CHM_IO_BARRIER) {
+        chm_sim_image_barrier(&s->image, io->member);
+    }
+    chm_io_heap_push(&s->due, io->done_ns, io);
+}
+
+static unsigned sim_submit(struct chm_medium *m, struct chm_io *const *ios, unsigned n)
+{
+    struct chm_sim *s = sim_of(m);
+    unsigned i;
+
+    for (i = 0; i < n && s->due.count < s->due.max; i++) {
+        sim_start(s, ios[i]);
+    }
+    return i;
+}
+
+/* Move the bytes of an I/O that ends now. */
+static void sim_finish(struct chm_sim *s, struct chm_io *io)
+{
+    uint64_t len = io->priv & PRIV_FAILED ? 0 : (uint64_t)io->res;
+
+    if (io->kind == CHM_IO_READ) {
+        chm_sim_image_read(&s->image, io->member, io->off, io->buf, len);
+    } else if (io->kind == CHM_IO_WRITE) {
+        chm_sim_image_write(&s->image, io->member, io->off, io->buf, len,
+                            (io->flags & CHM_IO_FUA) != 0);
+    } else if (io->kind == CHM_IO_TRIM && !(io->priv & PRIV_FAILED)) {
+        chm_sim_image_zero(&s->image, io->member, io->off, io->len);
+    }
+}
+
+static int sim_reap(struct chm_medium *m, struct chm_io **out, unsigned max, uint64_t deadline_ns)
+{
+    struct chm_sim *s = sim_of(m);
+    unsigned n = 0;
+    uint64_t until = chm_min(chm_io_heap_next(&s->due), deadline_ns);
+
+    if (atomic_load(&s->woken)) {
+        atomic_store(&s->woken, false); /* what is due already is handed back, time stands still */
+    } else if (until > s->now_ns && until != CHM_FOREVER_NS) {
+        s->now_ns = until;
+    }
+    while (n < max && chm_io_heap_next(&s->due) <= s->now_ns) {
+        out[n] = chm_io_heap_pop(&s->due);
+        sim_finish(s, out[n]);
+        n++;
+    }
+    return (int)n;
+}
+
+static uint64_t sim_now(struct chm_medium *m)
+{
+    return sim_of(m)->now_ns;
+}
+
+static void sim_wake(struct chm_medium *m)
+{
+    atomic_store(&sim_of(m)->woken, true);
+}
+
+/* Nothing outside can touch the buffers, so I/Os in flight need no waiting for. */
+static int sim_close(struct chm_medium *m, uint64_t deadline_ns)
+{
+    struct chm_sim *s = sim_of(m);
+
+    (void)deadline_ns;
+    chm_io_heap_close(&s->due);
+    chm_sim_image_close(&s->image);
+    free(s);
+    return 0;
+}
+
+static const struct chm_medium_ops sim_ops = {
+    .submit = sim_submit,
+    .reap = sim_reap,
+    .now = sim_now,
+    .wake = sim_wake,
+    .close = sim_close,
+};
+
+/* ------------------------------------------------------------------ power cut */
+
+static void cut_write(struct chm_sim *s, const struct chm_io *io, uint64_t *seed)
+{
+    for (uint64_t at = 0; at < (uint64_t)io->res; at += CHM_SIM_PAGE) {
+        uint64_t len = chm_min(CHM_SIM_PAGE, (uint64_t)io->res - at);
+        if (chm_random(seed) & 1) {
+            chm_sim_image_write(&s->image, io->member, io->off + at, (uint8_t *)io->buf + at, len,
+                                false);
+        }
+    }
+}
+
+void chm_sim_power_cut(struct chm_medium *m, uint64_t seed)
+{
+    struct chm_sim *s = sim_of(m);
+
+    CHM_ASSERT(m->ops == &sim_ops);
+    while (s->due.count > 0) {
+        struct chm_io *io = chm_io_heap_pop(&s->due);
+        if (io->kind == CHM_IO_WRITE && !(io->priv & PRIV_FAILED)) {
+            cut_write(s, io, &seed);
+        }
+    }
+    chm_sim_image_cut(&s->image, &seed);
+    for (uint32_t i = 0; i < m->caps.members; i++) {
+        s->busy_ns[i] = s->now_ns;
+    }
+}
+
+/* ------------------------------------------------------------------ open */
+
+static uint64_t or_default(uint64_t value, uint64_t fallback)
+{
+    return value ? value : fallback;
+}
+
+static struct chm_sim_options sim_defaults(const struct chm_sim_options *o)
+{
+    return (struct chm_sim_options){
+        .capacity_bytes = or_default(o->capacity_bytes, UINT64_C(1) << 30),
+        .read_rate = or_default(o->read_rate, UINT64_C(2000000000)),
+        .write_rate = or_default(o->write_rate, UINT64_C(2000000000)),
+        .read_latency_ns = or_default(o->read_latency_ns, 80000),
+        .write_latency_ns = or_default(o->write_latency_ns, 20000),
+        .barrier_ns = or_default(o->barrier_ns, 1000000),
+        .no_contents = o->no_contents,
+        .volatile_cache = o->volatile_cache,
+    };
+}
+
+static void sim_caps(struct chm_sim *s, const struct chm_media_args *args)
+{
+    uint32_t forced = args->opts->force_align;
+
+    s->m.caps = (struct chm_medium_caps){
+        .name = "sim",
+        .members = args->members,
+        .block_bytes = forced ? forced : BLOCK_DEFAULT,
+        .align_bytes = forced ? forced : BLOCK_DEFAULT,
+        .transfer_max = CHM_REGION_CHUNK,
+        .inflight_max = chm_media_inflight(args),
+        .volatile_cache = s->opt.volatile_cache != 0,
+        .fua_cheap = true,
+        .trim = true,
+        .virtual_time = true,
+        .contents = !s->opt.no_contents,
+        .direct = true,
+        .event_fd = -1,
+    };
+    chm_media_force(args->opts, &s->m.caps);
+    for (uint32_t i = 0; i < args->members; i++) {
+        s->m.caps.size_bytes[i] = s->opt.capacity_bytes;
+    }
+}
+
+int chm_media_sim_open(const struct chm_media_args *args, struct chm_medium **out,
+                       struct chm_error *err)
+{
+    struct chm_sim *s = calloc(1, sizeof(*s));
+    int rc = -ENOMEM;
+
+    if (!s) {
+        goto fail;
+    }
+    s->m.ops = &sim_ops;
+    s->opt = sim_defaults(&args->opts->sim);
+    sim_caps(s, args);
+    rc = chm_io_heap_open(&s->due, s->m.caps.inflight_max);
+    if (rc) {
+        goto fail;
+    }
+    rc = chm_sim_image_open(&s->image, args->members, s->opt.capacity_bytes, s->m.caps.contents,
+                            s->m.caps.volatile_cache);
+    if (rc) {
+        goto fail_heap;
+    }
+    *out = &s->m;
+    return 0;
+fail_heap:
+    chm_io_heap_close(&s->due);
+fail:
+    free(s);
+    return chm_media_fail(err, rc, "no memory for %u simulated members of %llu bytes",
+                          args->members, (unsigned long long)args->opts->sim.capacity_bytes);
+}
