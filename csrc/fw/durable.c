@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* durable.c - see durable.h. */
+#include "fw/durable.h"
+
+#include <errno.h>
+
+#include "fw/device.h"
+#include "util/util.h"
+
+void chm_durable_wait(struct chm_fw *fw, struct chm_fwreq *req)
+{
+    req->state = REQ_WAITING;
+    chm_list_push(&fw->durable.waiters, &req->link);
+}
+
+uint64_t chm_durable_wanted(const struct chm_durable *d)
+{
+    /* Targets only grow, so the last waiter wants most. */
+    if (d->waiters.next == &d->waiters) {
+        return 0;
+    }
+    return CHM_CONTAINER(d->waiters.prev, struct chm_fwreq, link)->target;
+}
+
+/* End the waiters whose commits are durable. A loss is told to the next flush that covers it, and
+ * to those that end together with it. */
+static void durable_end_waiters(struct chm_fw *fw)
+{
+    struct chm_durable *d = &fw->durable;
+    struct chm_wbuf *b = &fw->wbuf;
+    uint64_t told = 0;
+    struct chm_link *link;
+
+    while ((link = chm_list_first(&d->waiters)) != NULL) {
+        struct chm_fwreq *req = CHM_CONTAINER(link, struct chm_fwreq, link);
+        bool lost = b->lost_first && b->lost_first <= req->target;
+
+        if (req->target > d->durable_seq) {
+            break;
+        }
+        told = lost ? req->target : told;
+        chm_list_remove(link);
+        chm_fwreq_end(fw, req, lost ? -EIO : 0);
+    }
+    if (told) {
+        b->lost_first = b->lost_last > told ? b->lost_last : 0;
+    }
+}
+
+static bool durable_due(const struct chm_fw *fw)
+{
+    const struct chm_durable *d = &fw->durable;
+    uint64_t settled = chm_wbuf_settled(&fw->wbuf);
+
+    if (settled <= d->durable_seq) {
+        return false;
+    }
+    if (d->waiters.next != &d->waiters &&
+        CHM_CONTAINER(d->waiters.next, struct chm_fwreq, link)->target <= settled) {
+        return true;
+    }
+    if (fw->opts.durability != CHM_DURABILITY_PERIODIC) {
+        return false;
+    }
+    return d->settled_bytes >= fw->opts.barrier_bytes ||
+           fw->now_ns >= chm_sat_add(d->last_ns, fw->opts.barrier_interval_ns);
+}
+
+static void durable_round_done(struct chm_fw *fw)
+{
+    struct chm_durable *d = &fw->durable;
+
+    /* After a failed barrier nobody knows what is on the drive: what it covered counts as lost, is
+     * told once, and is not promised again. */
+    if (d->err < 0) {
+        chm_wbuf_note_loss(&fw->wbuf, d->covers);
+    }
+    d->durable_seq = d->covers;
+    durable_end_waiters(fw);
+}
+
+static void durable_begin(struct chm_fw *fw)
+{
+    struct chm_durable *d = &fw->durable;
+
+    d->covers = chm_wbuf_settled(&fw->wbuf);
+    d->settled_bytes = 0;
+    d->last_ns = fw->now_ns;
+    d->err = 0;
+    if (!fw->medium->caps.volatile_cache) {
+        durable_round_done(fw);
+        return;
+    }
+    for (uint32_t m = 0; m < fw->map.members; m++) {
+        CHM_ASSERT(chm_sched_barrier(fw, m));
+        d->inflight++;
+    }
+    fw->stats.barriers++;
+}
+
+void chm_durable_run(struct chm_fw *fw)
+{
+    struct chm_durable *d = &fw->durable;
+
+    if (d->inflight > 0) {
+        return;
+    }
+    durable_end_waiters(fw);
+    if (durable_due(fw)) {
+        durable_begin(fw);
+    }
+}
+
+void chm_durable_landed(struct chm_fw *fw, int32_t res)
+{
+    struct chm_durable *d = &fw->durable;
+
+    if (res < 0) {
+        d->err = res;
+        fw->stats.barrier_errors++;
+    }
+    if (--d->inflight == 0) {
+        durable_round_done(fw);
+    }
+}
+
+uint64_t chm_durable_next_ns(const struct chm_fw *fw)
+{
+    const struct chm_durable *d = &fw->durable;
+
+    if (fw->opts.durability != CHM_DURABILITY_PERIODIC || d->inflight > 0 ||
+        chm_wbuf_settled(&fw->wbuf) <= d->durable_seq) {
+        return UINT64_MAX;
+    }
+    return chm_sat_add(d->last_ns, fw->opts.barrier_interval_ns);
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory.c - see memory.h. One of the few files that may make system calls. */
+#include "fw/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "util/util.h"
+
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21u << 26)
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+enum {
+    HUGE_BYTES = 2 << 20,
+    SMALL_BYTES = 4096,
+    MARK_BYTES = 4096,
+    TOUCH_BYTES = 8 << 20, /* the helper looks for `stop` this often */
+};
+
+static uint64_t monotonic_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Map a new memfd; -errno leaves m untouched. Huge pages are reserved by mmap, so a refusal shows
+ * here and not as a bus error later. */
+static int memory_map(struct chm_memory *m, uint64_t bytes, bool huge)
+{
+    uint64_t page = huge ? HUGE_BYTES : SMALL_BYTES;
+    uint64_t size = chm_round_up(bytes, page);
+    unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
+    int fd = memfd_create("chm", flags);
+    void *base;
+    int rc;
+
+    if (fd < 0) {
+        return -errno;
+    }
+    if (ftruncate(fd, (off_t)size) < 0) {
+        rc = -errno;
+        goto fail;
+    }
+    base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED) {
+        rc = -errno;
+        goto fail;
+    }
+    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    madvise(base, size, MADV_DONTFORK);
+    m->base = base;
+    m->bytes = size;
+    m->page_bytes = page;
+    m->fd = fd;
+    m->huge = huge;
+    return 0;
+fail:
+    close(fd);
+    return rc;
+}
+
+/* More than what the machine has free would not fail here but kill somebody later. */
+static bool memory_too_large(uint64_t bytes, uint64_t *free_bytes)
+{
+    char line[128];
+    unsigned long long kib;
+    bool known = false;
+    FILE *f = fopen("/proc/meminfo", "re");
+
+    if (!f) {
+        return false;
+    }
+    while (!known && fgets(line, sizeof(line), f)) {
+        known = sscanf(line, "MemAvailable: %llu kB", &kib) == 1;
+    }
+    fclose(f);
+    *free_bytes = known ? (uint64_t)kib << 10 : UINT64_MAX;
+    return bytes > *free_bytes;
+}
+
+static int memory_mark(struct chm_memory *m)
+{
+    void *mark = mmap(NULL, MARK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (mark == MAP_FAILED) {
+        return -errno;
+    }
+    madvise(mark, MARK_BYTES, MADV_WIPEONFORK);
+    m->parent_mark = mark;
+    *m->parent_mark = 1;
+    return 0;
+}
+
+static int memory_map_best(struct chm_memory *m, uint64_t bytes, uint32_t huge_pages,
+                           struct chm_error *err)
+{
+    uint64_t free_bytes = 0;
+    int rc = -ENOMEM;
+
+    if (huge_pages != 1) {
+        rc = memory_map(m, bytes, true);
+        if (rc < 0 && huge_pages == 2) {
+            snprintf(
+                err->text, sizeof(err->text),
+                "no %llu MiB of huge pages (%s): reserve them with sysctl vm.nr_hugepages=%llu",
+                (unsigned long long)(bytes >> 20), strerror(-rc),
+                (unsigned long long)(chm_round_up(bytes, HUGE_BYTES) / HUGE_BYTES));
+            return rc;
+        }
+        if (rc == 0) {
+            return 0;
+        }
+    }
+    if (memory_too_large(bytes, &free_bytes)) {
+        snprintf(err->text, sizeof(err->text),
+                 "the DRAM budget is %llu MiB but only %llu MiB of memory are available",
+                 (unsigned long long)(bytes >> 20), (unsigned long long)(free_bytes >> 20));
+        return -ENOMEM;
+    }
+    rc = memory_map(m, bytes, false);
+    if (rc < 0) {
+        snprintf(err->text, sizeof(err->text), "cannot map %llu MiB of memory: %s",
+                 (unsigned long long)(bytes >> 20), strerror(-rc));
+    }
+    return rc;
+}
+
+int chm_memory_open(struct chm_memory *m, uint64_t bytes, uint32_t huge_pages, bool lock,
+                    struct chm_error *err)
+{
+    int rc;
+
+    *m = (struct chm_memory){.fd = -1};
+    rc = memory_map_best(m, bytes, huge_pages, err);
+    if (rc < 0) {
+        return rc;
+    }
+    rc = memory_mark(m);
+    if (rc < 0) {
+        chm_memory_close(m, false);
+        return rc;
+    }
+    if (lock) {
+        m->locked = mlock(m->base, m->bytes) == 0;
+        if (!m->locked) {
+            snprintf(m->note, sizeof(m->note), "mlock refused (%s): raise ulimit -l",
+                     strerror(errno));
+        }
+    }
+    return 0;
+}
+
+/* One write per page, in order; the first touch is what costs. Frames the device has already used
+ * are not disturbed: adding nothing to a byte changes nothing, atomically. */
+static void *memory_touch(void *arg)
+{
+    struct chm_memory *m = arg;
+    uint64_t begin = monotonic_ns(), at = 0;
+
+    while (at < m->bytes && !atomic_load_explicit(&m->stop, memory_order_relaxed)) {
+        uint64_t end = chm_min(at + TOUCH_BYTES, m->bytes);
+
+        if (madvise(m->base + at, end - at, MADV_POPULATE_WRITE) < 0) {
+            for (uint64_t p = at; p < end; p += m->page_bytes) {
+                atomic_fetch_or_explicit((_Atomic uint8_t *)(m->base + p), 0, memory_order_relaxed);
+            }
+        }
+        at = end;
+        atomic_store_explicit(&m->touched, at, memory_order_release);
+        atomic_store_explicit(&m->touch_ns, monotonic_ns() - begin, memory_order_relaxed);
+        if (m->region) {
+            atomic_store_explicit(&m->region->ready, at, memory_order_release);
+        }
+    }
+    return NULL;
+}
+
+int chm_memory_prefault(struct chm_memory *m, struct chm_region *region, bool wait)
+{
+    int rc;
+
+    m->region = region;
+    if (wait) {
+        memory_touch(m);
+        return 0;
+    }
+    rc = pthread_create(&m->helper, NULL, memory_touch, m);
+    m->helper_runs = rc == 0;
+    return -rc;
+}
+
+void chm_memory_close(struct chm_memory *m, bool keep)
+{
+    atomic_store(&m->stop, true);
+    if (m->helper_runs) {
+        pthread_join(m->helper, NULL);
+        m->helper_runs = false;
+    }
+    if (m->base && !keep) {
+        munmap(m->base, m->bytes);
+        close(m->fd);
+    }
+    if (m->parent_mark) {
+        munmap(m->parent_mark, MARK_BYTES);
+        m->parent_mark = NULL;
+    }
+    m->base = NULL;
+    m->fd = -1;
+}
+
+bool chm_memory_is_parent(const struct chm_memory *m)
+{
+    return *m->parent_mark != 0;
+}

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wbuf.c - see wbuf.h. */
+#include "fw/wbuf.h"
+
+#include <errno.h>
+
+#include "fw/device.h"
+#include "util/util.h"
+
+enum {
+    TAKE_LOOK_MAX = 64, /* dirty extents looked at for one that may go */
+    LOST_MAX = 64,      /* lost extents after which the device is degraded */
+    TRIM_MAX = 1 << 30, /* bytes of one trim I/O */
+};
+
+static struct chm_ext *ext_new(struct chm_wbuf *b)
+{
+    struct chm_link *link = chm_list_first(&b->free);
+    struct chm_ext *e;
+
+    CHM_ASSERT(link);
+    e = CHM_CONTAINER(link, struct chm_ext, pending);
+    chm_list_remove(link);
+    b->exts_free--;
+    CHM_ASSERT(e->state == EXT_FREE && !e->range.linked);
+    *e = (struct chm_ext){.state = EXT_OPEN};
+    chm_list_init(&e->pending);
+    chm_list_init(&e->dirty);
+    return e;
+}
+
+static bool ext_has_bytes(const struct chm_ext *e)
+{
+    return !e->trim && e->state != EXT_LOST;
+}
+
+/* Give buffer bytes back; poisoned when tests want to see who still looks at them. */
+static void ext_give(struct chm_fw *fw, uint64_t off, uint64_t len)
+{
+    struct chm_wbuf *b = &fw->wbuf;
+
+    if (fw->opts.poison) {
+        __builtin_memset(fw->memory + off, 0xA5, len);
+    }
+    chm_runs_give(&b->runs, (off - b->base) / b->granule, len / b->granule);
+}
+
+static void ext_free(struct chm_fw *fw, struct chm_ext *e)
+{
+    struct chm_wbuf *b = &fw->wbuf;
+
+    CHM_ASSERT(e->ios == 0 && e->state != EXT_FREE);
+    if (ext_has_bytes(e)) {
+        ext_give(fw, e->off, chm_ext_len(e));
+    }
+    if (e->state == EXT_LOST) {
+        b->lost--;
+    }
+    chm_tree_remove(&b->map, &e->range);
+    chm_list_remove(&e->pending);
+    chm_list_remove(&e->dirty);
+    e->state = EXT_FREE;
+    chm_list_push(&b->free, &e->pending);
+    b->exts_free++;
+}
+
+static void ext_set_range(struct chm_ext *e, uint64_t start, uint64_t end)
+{
+    e->range.start = start;
+    e->range.end = end;
+    e->range.aug = end;
+}
+
+int chm_wbuf_begin(struct chm_fw *fw, uint64_t addr, uint64_t len, struct chm_ext **out)
+{
+    struct chm_wbuf *b = &fw->wbuf;
+    struct chm_ext *e;
+    uint64_t at;
+
+    /* A commit may split one older extent: what it needs is set aside at begin. */
+    if (b->exts_free < b->open + 2) {
+        return -EAGAIN;
+    }
+    at = chm_runs_take(&b->runs, len / b->granule, b->cursor);
+    if (at == CHM_RUNS_NONE) {
+        return -EAGAIN;
+    }
+    b->cursor = at + len / b->granule;
+    b->peak_bytes = chm_max(b->peak_bytes, b->runs.used * b->granule);
+    e = ext_new(b);
+    ext_set_range(e, addr, addr + len);
+    e->off = b->base + at * b->granule;
+    b->open++;
+    *out = e;
+    return 0;
+}
+
+void chm_wbuf_abort(struct chm_fw *fw, struct chm_ext *e)
+{
+    CHM_ASSERT(e->state == EXT_OPEN);
+    fw->wbuf.open--;
+    ext_free(fw, e);
+}
+
+/* What is left of `e` behind `start`, as an extent of its own, in the places that e has on the
+ * lists. */
+static void ext_split_tail(struct chm_wbuf *b, struct chm_ext *e, uint64_t start)
+{
+    struct chm_ext *tail = ext_new(b);
+
+    tail->state = e->state;
+    tail->trim = e->trim;
+    tail->seq = e->seq;
+    tail->commit_ns = e->commit_ns;
+    tail->off = e->off + (start - e->range.start);
+    ext_set_range(tail, start, e->range.end);
+    chm_tree_insert(&b->map, &tail->range);
+    chm_list_insert_before(e->pending.next, &tail->pending);
+    if (e->state == EXT_DIRTY) {
+        chm_list_insert_before(e->dirty.next, &tail->dirty);
+    } else {
+        b->lost++;
+    }
+}
+
+/* [start, end) of a DIRTY or LOST extent is out of date. */
+static void ext_cut(struct chm_fw *fw, struct chm_ext *e, uint64_t start, uint64_t end)
+{
+    struct chm_wbuf *b = &fw->wbuf;
+    uint64_t from = chm_max(start, e->range.start), to = chm_min(end, e->range.end);
+
+    if (e->state == EXT_DIRTY && !e->trim) {
+        fw->stats.superseded_bytes += to - from;
+        b->dirty_bytes -= to - from;
+    }
+    if (from == e->range.start && to == e->range.end) {
+        ext_free(fw, e);
+        return;
+    }
+    if (from > e->range.start && to < e->range.end) {
+        ext_split_tail(b, e, to);
+        ext_set_range(e, e->range.start, to);
+        chm_tree_refresh(&e->range);
+    }
+    if (ext_has_bytes(e)) {
+        ext_give(fw, e->off + (from - e->range.start), to - from);
+    }
+    if (from > e->range.start) {
+        ext_set_range(e, e->range.start, from);
+        chm_tree_refresh(&e->range);
+        return;
+    }
+    chm_tree_remove(&b->map, &e->range);
+    e->off += to - e->range.start;
+    ext_set_range(e, to, e->range.end);
+    chm_tree_insert(&b->map, &e->range);
+}
+
+/* Everything older in [start, end) that no I/O carries yet. */
+static void wbuf_supersede(struct chm_fw *fw, uint64_t start, uint64_t end)
+{
+    struct chm_node *n = chm_tree_overlap(&fw->wbuf.map, start, end);
+
+    while (n) {
+        struct chm_ext *e = CHM_CONTAINER(n, struct chm_ext, range);
+
+        n = chm_tree_overlap_next(n, start, end);
+        if (e->state == EXT_DIRTY || e->state == EXT_LOST) {
+            ext_cut(fw, e, start, end);
+        }
+    }
+}
+
+static void wbuf_enter(struct chm_fw *fw, struct chm_ext *e)
+{
+    struct chm_wbuf *b = &fw->wbuf;
+
+    wbuf_supersede(fw, e->range.start, e->range.end);
+    chm_window_forget(&fw->window, e->range.start, chm_ext_len(e));
+    e->state = EXT_DIRTY;
+    e->seq = ++b->seq;
+    e->commit_ns = fw->now_ns;
+    chm_tree_insert(&b->map, &e->range);
+    chm_list_push(&b->pending, &e->pending);
+    chm_list_push(&b->dirty, &e->dirty);
+}
+
+void chm_wbuf_commit(struct chm_fw *fw, struct chm_ext *e)
+{
+    CHM_ASSERT(e->state == EXT_OPEN);
+    fw->wbuf.open--;
+    fw->wbuf.dirty_bytes += chm_ext_len(e);
+    wbuf_enter(fw, e);
+}
+
+int chm_wbuf_trim(struct chm_fw *fw, uint64_t addr, uint64_t len)
+{
+    struct chm_wbuf *b = &fw->wbuf;
+    struct chm_ext *e;
+
+    if (b->exts_free < b->open + 2) {
+        return -EAGAIN;
+    }
+    e = ext_new(b);
+    e->trim = true;
+    ext_set_range(e, addr, addr + len);
+    wbuf_enter(fw, e);
+    return 0;
+}
+
+/* Some read still needs what the drive holds there, or an older flush of it is under way. */
+static bool ext_blocked(struct chm_fw *fw, const struct chm_ext *e)
+{
+    uint64_t start = e->range.start, end = e->range.end;
+
+    if (chm_tree_overlap(&fw->reading, start, end)) {
+        return true;
+    }
+    for (struct chm_node *n = chm_tree_overlap(&fw->wbuf.map, start, end); n;
+         n = chm_tree_overlap_next(n, start, end)) {
+        if (CHM_CONTAINER(n, struct chm_ext, range)->state == EXT_FLUSHING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The extent that unit work goes on with: one begun already, else the oldest dirty one that may go.
+ */
+static struct chm_ext *wbuf_pick(struct chm_fw *fw)
+{
+    struct chm_wbuf *b = &fw->wbuf;
+    struct chm_link *link = chm_list_first(&b->dirty);
+    struct chm_ext *e = b->partial;
+
+    if (e && !e->failed) {
+        return e;
+    }
+    for (int looked = 0; link && looked < TAKE_LOOK_MAX; looked++) {
+        e = CHM_CONTAINER(link, struct chm_ext, dirty);
+        if (!ext_blocked(fw, e)) {
+            return e;
+        }
+        link = chm_list_next(&b->dirty, link);
+    }
+    return NULL;
+}
+
+static void ext_start(struct chm_fw *fw, struct chm_ext *e)
+{
+    if (e->state == EXT_DIRTY) {
+        e->state = EXT_FLUSHING;
+        chm_list_remove(&e->dirty);
+        if (!e->trim) {
+            fw->wbuf.dirty_bytes -= chm_ext_len(e);
+        }
+    }
+}
+
+/* The dirty extent that continues e both in address and in buffer, whole within max bytes; or NULL.
+ */
+static struct chm_ext *ext_neighbour(struct chm_fw *fw, struct chm_ext *e, uint64_t max)
+{
+    uint64_t end = e->range.end;
+    struct chm_node *n = chm_tree_overlap(&fw->wbuf.map, end, end + 1);
+    struct chm_ext *next;
+
+    if (!n || n->start != end) {
+        return NULL;
+    }
+    next = CHM_CONTAINER(n, struct chm_ext, range);
+    if (next->state != EXT_DIRTY || next->trim || chm_ext_len(next) > max ||
+        next->off != e->off + chm_ext_len(e) || ext_blocked(fw, next)) {
+        return NULL;
+    }
+    return next;
+}
+
+/* Add whole neighbours to a unit that ends with e, up to max more bytes. Returns the bytes added.
+ */
+static uint64_t unit_extend(struct chm_fw *fw, struct chm_ext *e, uint64_t max)
+{
+    uint64_t added = 0;
+    struct chm_ext *next;
+
+    while ((next = ext_neighbour(fw, e, max - added)) != NULL) {
+        ext_start(fw, next);
+        next->sent = chm_ext_len(next);
+        next->ios++;
+        e->unit_next = next;
+        added += next->sent;
+        e = next;
+    }
+    return added;
+}
+
+bool chm_wbuf_take(struct chm_fw *fw, struct chm_fio *fio, uint64_t max)
+{
+    struct chm_ext *e = wbuf_pick(fw);
+    struct chm_spot spot;
+    uint64_t addr, left;
+
+    if (!e) {
+        return false;
+    }
+    ext_start(fw, e);
+    addr = e->range.start + e->sent;
+    left = e->range.end - addr;
+    max = e->trim ? TRIM_MAX : max;
+    spot = chm_map_spot(&fw->map, addr, chm_min(fw->map.capacity_bytes - addr, max));
+    fio->exts = e;
+    fio->addr = addr;
+    fio->io.kind = e->trim ? CHM_IO_TRIM : CHM_IO_WRITE;
+    fio->io.member = (uint16_t)spot.member;
+    fio->io.off = spot.off;
+    fio->io.buf = e->trim ? NULL : fw->memory + e->off + e->sent;
+    fio->io.region = 0;
+    fio->io.len = (uint32_t)chm_min(left, spot.len);
+    e->unit_next = NULL;
+    e->sent += fio->io.len;
+    e->ios++;
+    fw->wbuf.partial = e->sent < chm_ext_len(e) ? e : NULL;
+    if (!e->trim && e->sent == chm_ext_len(e)) {
+        fio->io.len += (uint32_t)unit_extend(fw, e, spot.len - fio->io.len);
+    }
+    fio->unit_bytes = fio->io.len;
+    return true;
+}
+
+void chm_wbuf_note_loss(struct chm_wbuf *b, uint64_t seq)
+{
+    b->lost_first = b->lost_first ? chm_min(b->lost_first, seq) : seq;
+    b->lost_last = chm_max(b->lost_last, seq);
+}
+
+/* The first dirty extent that touches [start, end), or NULL. */
+static struct chm_ext *wbuf_first_dirty(struct chm_wbuf *b, uint64_t start, uint64_t end)
+{
+    struct chm_node *n = start < end ? chm_tree_overlap(&b->map, start, end) : NULL;
+
+    while (n && CHM_CONTAINER(n, struct chm_ext, range)->state != EXT_DIRTY) {
+        n = chm_tree_overlap_next(n, start, end);
+    }
+    return n ? CHM_CONTAINER(n, struct chm_ext, range) : NULL;
+}
+
+/* Lost extents no longer count in [start, end), which was written since. Where the table is too
+ * full to cut one, it stays whole: reads fail there until it is written again, which is safe. */
+static void wbuf_cut_lost(struct chm_fw *fw, uint64_t start, uint64_t end)
+{
+    struct chm_node *n = chm_tree_overlap(&fw->wbuf.map, start, end);
+
+    while (n && fw->wbuf.exts_free > fw->wbuf.open) {
+        struct chm_ext *e = CHM_CONTAINER(n, struct chm_ext, range);
+
+        n = chm_tree_overlap_next(n, start, end);
+        if (e->state == EXT_LOST) {
+            ext_cut(fw, e, start, end);
+        }
+    }
+}
+
+/* The bytes of e are gone. What newer commits cover is fine; the rest cannot be read any more. */
+static void ext_lose(struct chm_fw *fw, struct chm_ext *e)
+{
+    struct chm_wbuf *b = &fw->wbuf;
+    uint64_t start = e->range.start, end = e->range.end;
+    struct chm_ext *newer;
+
+    fw->stats.lost_bytes += chm_ext_len(e);
+    chm_wbuf_note_loss(b, e->seq);
+    if (!e->trim) {
+        ext_give(fw, e->off, chm_ext_len(e));
+    }
+    e->state = EXT_LOST;
+    chm_list_remove(&e->pending);
+    chm_list_push(&b->lost_list, &e->pending);
+    b->lost++;
+    for (uint64_t at = start; (newer = wbuf_first_dirty(b, at, end)) != NULL;
+         at = newer->range.end) {
+        wbuf_cut_lost(fw, newer->range.start, newer->range.end);
+    }
+    fw->degraded = fw->degraded || b->lost > LOST_MAX;
+}
+
+/* All units of e have ended. */
+static void ext_settle(struct chm_fw *fw, struct chm_ext *e)
+{
+    if (fw->wbuf.partial == e) {
+        fw->wbuf.partial = NULL;
+    }
+    if (e->failed) {
+        ext_lose(fw, e);
+        return;
+    }
+    chm_hist_add(&fw->stats.flush_age_ns, fw->now_ns - chm_min(fw->now_ns, e->commit_ns));
+    if (e->trim) {
+        fw->stats.trimmed_bytes += chm_ext_len(e);
+    } else {
+        fw->stats.flushed_bytes += chm_ext_len(e);
+        fw->durable.settled_bytes += chm_ext_len(e);
+    }
+    ext_free(fw, e);
+}
+
+void chm_wbuf_landed(struct chm_fw *fw, struct chm_fio *fio, int32_t res)
+{
+    struct chm_ext *e = fio->exts;
+
+    fio->exts = NULL;
+    while (e) {
+        struct chm_ext *next = e->unit_next;
+
+        e->unit_next = NULL;
+        e->ios--;
+        e->failed = e->failed || res < 0;
+        if (e->ios == 0 && (e->failed || e->sent == chm_ext_len(e))) {
+            ext_settle(fw, e);
+        }
+        e = next;
+    }
+}
+
+uint64_t chm_wbuf_settled(const struct chm_wbuf *b)
+{
+    if (b->pending.next == &b->pending) {
+        return b->seq;
+    }
+    return CHM_CONTAINER(b->pending.next, struct chm_ext, pending)->seq - 1;
+}
+
+uint64_t chm_wbuf_oldest_ns(const struct chm_wbuf *b)
+{
+    if (b->pending.next == &b->pending) {
+        return UINT64_MAX;
+    }
+    return CHM_CONTAINER(b->pending.next, struct chm_ext, pending)->commit_ns;
+}
