@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * door.h - the in-process door: how calls reach the firmware and results come back.
+ *
+ * Stepped: the caller's thread runs commands and steps the firmware itself. Threaded: commands go
+ * through a bounded queue to the device thread, which alone touches firmware and medium. Either way
+ * a call takes a cell, sends a command, and looks at the cell. Cells are taken and given up by
+ * clients, freed by whoever drives the firmware.
+ */
+#ifndef CHM_DOOR_H
+#define CHM_DOOR_H
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "chm.h"
+#include "fw/cell.h"
+#include "fw/device.h"
+#include "fw/memory.h"
+#include "host/link.h"
+#include "host/queue.h"
+#include "media/backing.h"
+#include "media/medium.h"
+
+/* Ended requests that chm_reap has not told yet. Written by the firmware's driver, read under
+ * `lock`. */
+struct chm_ended {
+    _Atomic uint32_t wanted;   /* somebody has called chm_reap or chm_event_fd */
+    _Atomic uint32_t overflow; /* the ring was full: look at the cells themselves */
+    _Atomic uint64_t head, tail;
+    uint64_t mask;
+    uint64_t *ring;
+    pthread_mutex_t lock;
+    int fd;
+};
+
+struct chm_dev {
+    struct chm_options opts; /* defaults filled in */
+    struct chm_fw *fw;
+    struct chm_medium *medium;
+    struct chm_memory memory;
+    struct chm_regions *regions;
+    struct chm_backing backing[CHM_MEMBERS_MAX];
+    uint32_t members;
+    bool sim;
+    struct chm_map map;
+    uint8_t device_id[16];
+    uint64_t window_bytes;
+
+    struct chm_cell *cells;
+    _Atomic uint64_t free_cells; /* stack: tag << 32 | index + 1 */
+    struct chm_queue *queue;
+    struct chm_ended ended;
+    struct chm_link_port link;
+    _Atomic uint64_t delivered;
+    _Atomic uint32_t users; /* streams and spaces */
+
+    pthread_t thread;
+    bool threaded;
+    atomic_bool stop;
+    uint64_t stop_deadline_ns;
+    sem_t started;
+    int start_rc;
+    int stop_rc;
+    struct chm_error *start_err;
+};
+
+/* ---- cells.c */
+int chm_cells_open(struct chm_dev *dev);
+void chm_cells_close(struct chm_dev *dev);
+/* A cell in state SENT for a request of `len` bytes; its handle. -EBUSY: all are taken. */
+int chm_cell_new(struct chm_dev *dev, uint8_t kind, uint64_t len, uint32_t *cell, uint64_t *handle);
+/* The cell of a living handle, or NULL. */
+struct chm_cell *chm_cell_of(struct chm_dev *dev, uint64_t handle);
+uint32_t chm_cell_index(const struct chm_dev *dev, const struct chm_cell *cell);
+/* End a handle: true for exactly one caller. Whoever gets true sends the command that ends the
+ * request. */
+bool chm_cell_give_up(struct chm_dev *dev, uint64_t handle);
+/* Publish what the firmware ended and freed. By whoever drives it. */
+void chm_cells_publish(struct chm_dev *dev);
+bool chm_cell_has_ended(uint32_t state);
+
+/* ---- door.c */
+/* 0, or -ECHILD / -EINVAL. Every public call begins with it. */
+int chm_door_check(const struct chm_dev *dev);
+/* Run or send a command. */
+void chm_door_send(struct chm_dev *dev, const struct chm_cmd *cmd);
+/* Stepped: get the I/O going that the commands of a call asked for. */
+void chm_door_kick(struct chm_dev *dev);
+/* Absolute time of a timeout from now, saturating. */
+uint64_t chm_door_deadline(struct chm_dev *dev, uint64_t timeout_ns);
+/* Wait until the firmware has taken the cell's command (not SENT any more). */
+void chm_door_wait_taken(struct chm_dev *dev, struct chm_cell *cell);
+/* Wait until it has a result. 0: it has; -ETIMEDOUT. */
+int chm_door_wait_ended(struct chm_dev *dev, struct chm_cell *cell, uint64_t deadline_ns);
+/* Wait until the device's clock shows at_ns. 0 or -ETIMEDOUT if the deadline comes first. */
+int chm_door_wait_until(struct chm_dev *dev, uint64_t at_ns, uint64_t deadline_ns);
+/* Result of an ended cell: 0 or -errno; claims it. */
+int chm_cell_result(struct chm_cell *cell);
+/* A command with a result and no handle: takes a cell, sends, waits, frees. */
+int chm_door_call(struct chm_dev *dev, uint8_t op, uint64_t addr, uint64_t len, void *ptr,
+                  uint64_t timeout_ns);
+/* Give a handle up with `op` (RELEASE, ABORT, COMMIT). 0 or -ESTALE. */
+int chm_door_end(struct chm_dev *dev, uint64_t handle, uint8_t op);
+
+/* ---- thread.c */
+int chm_thread_start(struct chm_dev *dev, struct chm_error *err);
+int chm_thread_stop(struct chm_dev *dev);
+
+/* ---- open.c: medium and firmware, in the thread that will drive them */
+int chm_dev_bring_up(struct chm_dev *dev, struct chm_error *err);
+int chm_dev_take_down(struct chm_dev *dev, uint64_t deadline_ns);
+
+#endif

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options.c - defaults of the option structs, and what values are refused. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "host/options.h"
+#include "util/util.h"
+
+enum {
+    MIB = 1 << 20,
+    BUFFER_SHARE = 4, /* write buffer: a quarter of the budget, within its bounds */
+    REQUESTS_LIMIT = 1 << 20,
+    DEPTH_LIMIT = 4096,
+    UNIT_LIMIT = 1 << 30,
+};
+
+static const uint64_t BUFFER_MIN = 16 * MIB, BUFFER_MAX = 512 * MIB;
+
+void chm_options_init(struct chm_options *o)
+{
+    *o = (struct chm_options){
+        .size = sizeof(*o),
+        .media = "auto",
+        .npaths = 1,
+        .dram_bytes = 256 * MIB,
+        .requests_max = 4096,
+        .writes_max = 8192,
+        .read_unit = MIB,
+        .read_depth = 128,
+        .read_depth_pressed = 24,
+        .flush_unit = MIB,
+        .flush_depth = 4,
+        .flush_depth_reads = 1,
+        .flush_low_percent = 25,
+        .flush_high_percent = 50,
+        .flush_age_ns = CHM_SECOND,
+        .flush_idle_ns = CHM_SECOND / 1000,
+        .barrier_interval_ns = CHM_SECOND,
+        .barrier_bytes = 512ull * MIB,
+        .poll_ns = 20000,
+        .sim = {.capacity_bytes = 1024ull * MIB,
+                .read_rate = 2000000000,
+                .write_rate = 2000000000,
+                .read_latency_ns = 80000,
+                .write_latency_ns = 20000,
+                .barrier_ns = 1000000},
+        .pace = {.burst_bytes = MIB},
+        .fault = {.late_ns = 10000000},
+    };
+}
+
+void chm_format_options_init(struct chm_format_options *o)
+{
+    *o = (struct chm_format_options){.size = sizeof(*o), .stripe_bytes = MIB};
+}
+
+#define FILL(field)                                                                                \
+    do {                                                                                           \
+        if (o->field == 0) {                                                                       \
+            o->field = d.field;                                                                    \
+        }                                                                                          \
+    } while (0)
+
+/* Zero means the default wherever zero itself makes no sense. */
+static void fill_defaults(struct chm_options *o)
+{
+    struct chm_options d;
+
+    chm_options_init(&d);
+    FILL(media);
+    FILL(npaths);
+    FILL(dram_bytes);
+    FILL(requests_max);
+    FILL(writes_max);
+    FILL(read_unit);
+    FILL(read_depth);
+    FILL(read_depth_pressed);
+    FILL(flush_unit);
+    FILL(flush_depth);
+    FILL(flush_depth_reads);
+    FILL(flush_low_percent);
+    FILL(flush_high_percent);
+    FILL(flush_age_ns);
+    FILL(flush_idle_ns);
+    FILL(barrier_interval_ns);
+    FILL(barrier_bytes);
+    FILL(poll_ns);
+    FILL(sim.capacity_bytes);
+    FILL(sim.read_rate);
+    FILL(sim.write_rate);
+    FILL(sim.barrier_ns);
+    FILL(pace.burst_bytes);
+    FILL(fault.late_ns);
+    if (o->write_buffer_bytes == 0) {
+        o->write_buffer_bytes = chm_max(o->dram_bytes / BUFFER_SHARE, BUFFER_MIN);
+        o->write_buffer_bytes = chm_min(o->write_buffer_bytes, BUFFER_MAX);
+        o->write_buffer_bytes = chm_min(o->write_buffer_bytes, o->dram_bytes / 2);
+    }
+    o->write_buffer_bytes = o->write_buffer_bytes / CHM_PAGE_BYTES * CHM_PAGE_BYTES;
+    o->dram_bytes = o->dram_bytes / CHM_PAGE_BYTES * CHM_PAGE_BYTES;
+}
+
+static int bad(struct chm_error *err, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(err->text, sizeof(err->text), format, args);
+    va_end(args);
+    return -EINVAL;
+}
+
+static int check_unit(uint32_t unit, const char *name, struct chm_error *err)
+{
+    if (unit % CHM_PAGE_BYTES != 0 || unit > UNIT_LIMIT) {
+        return bad(err, "%s is %u bytes: it must be a multiple of 4096, at most 1 GiB", name, unit);
+    }
+    return 0;
+}
+
+static int check_units(const struct chm_options *o, struct chm_error *err)
+{
+    int rc = check_unit(o->read_unit, "read_unit", err);
+
+    return rc < 0 ? rc : check_unit(o->flush_unit, "flush_unit", err);
+}
+
+static int check_bounds(const struct chm_options *o, struct chm_error *err)
+{
+    if (o->requests_max > REQUESTS_LIMIT || o->writes_max > REQUESTS_LIMIT) {
+        return bad(err, "requests_max and writes_max are at most %d", REQUESTS_LIMIT);
+    }
+    if (o->read_depth > DEPTH_LIMIT || o->flush_depth > DEPTH_LIMIT ||
+        o->flush_depth_reads > DEPTH_LIMIT) {
+        return bad(err, "read_depth, flush_depth and flush_depth_reads are at most %d",
+                   DEPTH_LIMIT);
+    }
+    if (o->flush_low_percent > o->flush_high_percent || o->flush_high_percent > 100) {
+        return bad(err, "flush_low_percent (%u) <= flush_high_percent (%u) <= 100 does not hold",
+                   o->flush_low_percent, o->flush_high_percent);
+    }
+    if (o->durability > CHM_DURABILITY_STRICT) {
+        return bad(err, "durability %u is not one of enum chm_durability", o->durability);
+    }
+    if (o->write_buffer_bytes >= o->dram_bytes) {
+        return bad(err,
+                   "write_buffer_bytes (%llu) leaves nothing of dram_bytes (%llu) to the window",
+                   (unsigned long long)o->write_buffer_bytes, (unsigned long long)o->dram_bytes);
+    }
+    return 0;
+}
+
+static int check_paths(const struct chm_options *o, struct chm_error *err)
+{
+    bool sim = strcmp(o->media, "sim") == 0;
+
+    if (o->npaths > CHM_MEMBERS_MAX) {
+        return bad(err, "%u members; at most %d", o->npaths, CHM_MEMBERS_MAX);
+    }
+    if (sim && o->thread) {
+        return bad(
+            err,
+            "the simulated medium has virtual time, which only a stepped device can follow: thread = 0");
+    }
+    for (uint32_t i = 0; !sim && i < o->npaths; i++) {
+        if (!o->paths || !o->paths[i]) {
+            return bad(err, "path %u is missing", i);
+        }
+    }
+    return 0;
+}
+
+int chm_options_settle(const struct chm_options *given, struct chm_options *out,
+                       struct chm_error *err)
+{
+    int rc;
+
+    if (!given || given->size != sizeof(*given)) {
+        return bad(err, "options of another library version: call chm_options_init first");
+    }
+    *out = *given;
+    fill_defaults(out);
+    rc = check_units(out, err);
+    rc = rc < 0 ? rc : check_bounds(out, err);
+    return rc < 0 ? rc : check_paths(out, err);
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* staging.c - issue, wait, view, release, and the published three-call form. */
+#include <errno.h>
+#include <string.h>
+
+#include "host/door.h"
+#include "host/staging.h"
+#include "util/util.h"
+
+static const uint64_t EXPIRE_NS = 60ull * CHM_SECOND, QUEUE_NS = 10ull * CHM_SECOND;
+
+/* ---- issue */
+
+static void fill_times(struct chm_dev *dev, const struct chm_issue_options *o, struct chm_cmd *cmd)
+{
+    uint64_t now = chm_now(dev);
+    uint64_t begin;
+
+    cmd->flags = (uint8_t)o->flags;
+    cmd->not_before_ns = o->not_before_ns;
+    begin = chm_max(now, o->not_before_ns);
+    cmd->expire_ns = chm_sat_add(begin, o->expire_ns ? o->expire_ns : EXPIRE_NS);
+    cmd->queue_ns = chm_sat_add(begin, o->queue_ns ? o->queue_ns : QUEUE_NS);
+}
+
+/* A request that may be refused on the spot: wait for the verdict, and give the handle up if it is
+ * no. */
+static int issue_verdict(struct chm_dev *dev, uint32_t index, uint64_t handle)
+{
+    struct chm_cell *cell = &dev->cells[index];
+    uint32_t state;
+    int rc;
+
+    chm_door_wait_taken(dev, cell);
+    state = atomic_load(&cell->state) & CELL_STATE_MASK;
+    if (state != CELL_FAILED) {
+        return 0;
+    }
+    rc = atomic_load(&cell->res);
+    chm_door_end(dev, handle, CHM_OP_RELEASE);
+    return rc;
+}
+
+static int issue_one(struct chm_dev *dev, struct chm_cmd *cmd, uint64_t addr, uint64_t len,
+                     uint64_t *req)
+{
+    int rc = chm_fw_check_issue(dev->fw, addr, len);
+    uint64_t handle;
+
+    rc = rc < 0 ? rc : chm_cell_new(dev, CHM_OP_ISSUE, len, &cmd->cell, &handle);
+    if (rc < 0) {
+        return rc;
+    }
+    cmd->addr = addr;
+    cmd->len = len;
+    chm_door_send(dev, cmd);
+    if ((cmd->flags & CHM_ISSUE_NOWAIT) || cmd->ptr) {
+        rc = issue_verdict(dev, cmd->cell, handle);
+    }
+    if (rc == 0) {
+        *req = handle;
+    }
+    return rc;
+}
+
+int chm_issue(chm_dev *dev, struct chm_issue *items, uint32_t n,
+              const struct chm_issue_options *opts)
+{
+    static const struct chm_issue_options DEFAULTS = {0};
+    struct chm_cmd cmd = {.op = CHM_OP_ISSUE};
+    int done = 0, rc = chm_door_check(dev);
+
+    if (rc < 0 || (n > 0 && !items)) {
+        return rc < 0 ? rc : -EINVAL;
+    }
+    fill_times(dev, opts ? opts : &DEFAULTS, &cmd);
+    for (uint32_t i = 0; i < n; i++) {
+        items[i].status = issue_one(dev, &cmd, items[i].addr, items[i].len, &items[i].req);
+        done += items[i].status == 0;
+    }
+    chm_door_kick(dev);
+    return done;
+}
+
+int chm_issue_reserved(struct chm_dev *dev, uint64_t reserve, uint64_t addr, uint64_t len,
+                       uint64_t expire_ns, uint64_t *req)
+{
+    struct chm_issue_options o = {.flags = CHM_ISSUE_NOWAIT, .expire_ns = expire_ns};
+    struct chm_cmd cmd = {.op = CHM_OP_ISSUE};
+
+    fill_times(dev, &o, &cmd);
+    cmd.ptr = reserve & UINT32_MAX;
+    return issue_one(dev, &cmd, addr, len, req);
+}
+
+/* ---- wait */
+
+/* It has arrived on the device; now over the host link, once. */
+static int deliver(struct chm_dev *dev, struct chm_cell *cell, uint64_t deadline_ns)
+{
+    uint64_t at = atomic_load(&cell->deliver_ns), none = 0;
+
+    if (at == 0) {
+        at = chm_max(1, chm_link_deliver(&dev->link, chm_now(dev), cell->len));
+        if (atomic_compare_exchange_strong(&cell->deliver_ns, &none, at)) {
+            atomic_fetch_add_explicit(&dev->delivered, cell->len, memory_order_relaxed);
+        } else {
+            at = none;
+        }
+    }
+    return dev->link.rate ? chm_door_wait_until(dev, at, deadline_ns) : 0;
+}
+
+int chm_wait_cell(struct chm_dev *dev, struct chm_cell *cell, uint64_t deadline_ns)
+{
+    int rc = chm_door_wait_ended(dev, cell, deadline_ns);
+
+    rc = rc < 0 ? rc : chm_cell_result(cell);
+    return rc < 0 ? rc : deliver(dev, cell, deadline_ns);
+}
+
+/* Handles that have bytes: not those of writes. */
+static struct chm_cell *bytes_cell(struct chm_dev *dev, uint64_t req)
+{
+    struct chm_cell *cell = chm_cell_of(dev, req);
+
+    return cell && (cell->kind == CHM_OP_ISSUE || cell->kind == CHM_OP_READ) ? cell : NULL;
+}
+
+static int wait_handle(struct chm_dev *dev, uint64_t req, uint64_t deadline_ns)
+{
+    struct chm_cell *cell = bytes_cell(dev, req);
+
+    return cell ? chm_wait_cell(dev, cell, deadline_ns) : -ESTALE;
+}
+
+int chm_wait(chm_dev *dev, uint64_t req, uint64_t timeout_ns)
+{
+    int rc = chm_door_check(dev);
+
+    return rc < 0 ? rc : wait_handle(dev, req, chm_door_deadline(dev, timeout_ns));
+}
+
+int chm_wait_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, uint64_t timeout_ns,
+                  int32_t *status)
+{
+    int done = 0, rc = chm_door_check(dev);
+    uint64_t deadline_ns;
+
+    if (rc < 0 || (n > 0 && (!reqs || !status))) {
+        return rc < 0 ? rc : -EINVAL;
+    }
+    deadline_ns = chm_door_deadline(dev, timeout_ns);
+    for (uint32_t i = 0; i < n; i++) {
+        status[i] = wait_handle(dev, reqs[i], deadline_ns);
+        done += status[i] == 0;
+    }
+    return done;
+}
+
+/* ---- look */
+
+int64_t chm_progress(chm_dev *dev, uint64_t req)
+{
+    int rc = chm_door_check(dev);
+    struct chm_cell *cell = rc == 0 ? bytes_cell(dev, req) : NULL;
+    uint32_t state;
+
+    if (!cell) {
+        return rc < 0 ? rc : -ESTALE;
+    }
+    state = atomic_load(&cell->state) & CELL_STATE_MASK;
+    if (state == CELL_FAILED || state == CELL_EXPIRED) {
+        return chm_cell_result(cell);
+    }
+    return (int64_t)atomic_load_explicit(&cell->ready, memory_order_acquire);
+}
+
+int chm_view(chm_dev *dev, uint64_t req, struct chm_view *out)
+{
+    int rc = chm_door_check(dev);
+    struct chm_cell *cell = rc == 0 ? bytes_cell(dev, req) : NULL;
+    uint64_t off;
+
+    if (!cell || !out) {
+        return rc < 0 ? rc : out ? -ESTALE : -EINVAL;
+    }
+    rc = chm_cell_result(cell);
+    if (rc < 0) {
+        return rc;
+    }
+    off = atomic_load(&cell->data_off);
+    if (off == CHM_CELL_NO_DATA) {
+        return -EAGAIN;
+    }
+    *out = (struct chm_view){.data = dev->memory.base + off, .len = cell->len, .offset = off};
+    return 0;
+}
+
+/* ---- release */
+
+static int release_one(struct chm_dev *dev, uint64_t req)
+{
+    return bytes_cell(dev, req) ? chm_door_end(dev, req, CHM_OP_RELEASE) : -ESTALE;
+}
+
+int chm_release(chm_dev *dev, uint64_t req)
+{
+    int rc = chm_door_check(dev);
+
+    return rc < 0 ? rc : release_one(dev, req);
+}
+
+int chm_release_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, int32_t *status)
+{
+    int done = 0, rc = chm_door_check(dev);
+
+    if (rc < 0 || (n > 0 && !reqs)) {
+        return rc < 0 ? rc : -EINVAL;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        rc = release_one(dev, reqs[i]);
+        done += rc == 0;
+        if (status) {
+            status[i] = rc;
+        }
+    }
+    return done;
+}
+
+/* ---- the published form */
+
+chm_ptr chm_ptr_of(chm_dev *dev, uint64_t addr)
+{
+    return (chm_ptr){.dev = dev, .addr = addr};
+}
+
+chm_req chm_prefetch_object(chm_ptr ptr, uint64_t size)
+{
+    struct chm_issue item = {.addr = ptr.addr, .len = chm_round_up(size, CHM_PAGE_BYTES)};
+    int rc = size > UINT64_MAX - CHM_PAGE_BYTES ? -ERANGE : chm_issue(ptr.dev, &item, 1, NULL);
+
+    return (
+        chm_req){.dev = ptr.dev, .id = rc == 1 ? item.req : 0, .status = rc < 0 ? rc : item.status};
+}
+
+int chm_prefetch_wait(chm_req req)
+{
+    return req.status < 0 ? req.status : chm_wait(req.dev, req.id, 10ull * CHM_SECOND);
+}
+
+int64_t chm_prefetch_progress(chm_req req)
+{
+    return req.status < 0 ? req.status : chm_progress(req.dev, req.id);
+}
+
+int chm_prefetch_release(chm_req req)
+{
+    return req.status < 0 ? req.status : chm_release(req.dev, req.id);
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * thread.c - the device thread: takes commands from the queue, steps the firmware, sleeps.
+ *
+ *   BUSY     commands came
+ *   POLLING  nothing came, nothing is in flight; at most poll_ns
+ *   ASLEEP   in the medium's reap, until an I/O ends or a client wakes it
+ *
+ * It makes the medium itself, so that a ring may be told that only one thread will ever use it. It
+ * polls only when no I/O is in flight: the next command may then be an instant away, while an I/O
+ * is not.
+ */
+#include <errno.h>
+#include <sys/prctl.h>
+
+#include "host/door.h"
+#include "util/util.h"
+
+enum { TAKE_MAX = 256 /* commands between steps, so that completions are not kept waiting */ };
+
+static bool take_commands(struct chm_dev *dev)
+{
+    union {
+        struct chm_cmd cmd;
+        uint64_t body[7];
+    } entry;
+    int n = 0;
+
+    while (n < TAKE_MAX && chm_queue_pop(dev->queue, entry.body)) {
+        chm_fw_exec(dev->fw, &entry.cmd);
+        chm_cells_publish(dev);
+        n++;
+    }
+    return n > 0;
+}
+
+static bool in_flight(const struct chm_fw *fw)
+{
+    return fw->sched.reads + fw->sched.flushes + fw->sched.others > 0;
+}
+
+static void thread_loop(struct chm_dev *dev)
+{
+    uint64_t poll_until = 0;
+
+    while (!atomic_load(&dev->stop)) {
+        if (take_commands(dev)) {
+            poll_until = chm_medium_now(dev->medium) + dev->opts.poll_ns;
+            chm_fw_step(dev->fw, 0);
+            chm_cells_publish(dev);
+            continue;
+        }
+        if (!in_flight(dev->fw) && chm_medium_now(dev->medium) < poll_until) {
+            continue;
+        }
+        if (!chm_queue_sleep(dev->queue)) {
+            continue;
+        }
+        chm_fw_step(dev->fw, UINT64_MAX);
+        chm_queue_awake(dev->queue);
+        chm_cells_publish(dev);
+    }
+}
+
+static void *thread_main(void *arg)
+{
+    struct chm_dev *dev = arg;
+
+    prctl(PR_SET_NAME, "chm-device");
+    dev->start_rc = chm_dev_bring_up(dev, dev->start_err);
+    sem_post(&dev->started);
+    if (dev->start_rc == 0) {
+        thread_loop(dev);
+        take_commands(dev);
+        dev->stop_rc = chm_dev_take_down(dev, dev->stop_deadline_ns);
+    }
+    return NULL;
+}
+
+int chm_thread_start(struct chm_dev *dev, struct chm_error *err)
+{
+    int rc;
+
+    sem_init(&dev->started, 0, 0);
+    dev->start_err = err;
+    rc = pthread_create(&dev->thread, NULL, thread_main, dev);
+    if (rc != 0) {
+        return -rc;
+    }
+    while (sem_wait(&dev->started) < 0 && errno == EINTR) {
+    }
+    if (dev->start_rc < 0) {
+        pthread_join(dev->thread, NULL);
+    }
+    return dev->start_rc;
+}
+
+int chm_thread_stop(struct chm_dev *dev)
+{
+    atomic_store(&dev->stop, true);
+    chm_medium_wake(dev->medium);
+    pthread_join(dev->thread, NULL);
+    return dev->stop_rc;
+}
