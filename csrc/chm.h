@@ -418,7 +418,9 @@ struct chm_stream_options {
     uint32_t whole;         /* 1: pieces are whole objects wherever two of them fit its window */
     uint64_t window_bytes;  /* most it may hold; default 128 MiB or its share of the window */
     uint64_t deadline_ns;   /* from open to the last piece; default 10 s; UINT64_MAX: none */
-    uint64_t not_before_ns; /* device clock */
+    uint64_t not_before_ns; /* device clock; the first pieces are staged then, without further calls */
+    uint32_t early;         /* 1: next hands a piece out as soon as it has window space; then look at
+                               chm_progress and chm_wait of its req (layer by layer) */
 };
 
 /* A piece of a stream: [offset, offset + len) of object `object`, staged. */

@@ -72,7 +72,7 @@ struct chm_cmd {
     uint16_t pad;
     uint32_t cell;
     uint64_t addr, len;
-    uint64_t ptr;           /* address in the caller, or for ISSUE the reservation's cell + 1 */
+    uint64_t ptr;           /* address in the caller, or for ISSUE the handle of a reservation */
     uint64_t not_before_ns; /* absolute */
     uint64_t expire_ns;     /* absolute */
     uint64_t queue_ns;      /* absolute */

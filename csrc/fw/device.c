@@ -84,8 +84,8 @@ static int check_sizes(const struct chm_fw *fw, struct chm_error *err)
     if (fw->window.bytes < fw->window.frame_bytes || fw->wbuf.bytes < 2 * fw->granule) {
         strcpy(
             err->text,
-            "the DRAM budget is too small: the window needs two frames (64 KiB, or 2 MiB with huge pages) and "
-            "the write buffer two pages");
+            "the DRAM budget is too small: the window needs two frames (64 KiB, or 2 MiB with "
+            "huge pages) and the write buffer two pages");
         return -EINVAL;
     }
     return 0;

@@ -47,7 +47,7 @@ struct chm_fwreq {
     struct chm_timer timer;
     struct chm_slot *slot;
     struct chm_ext *ext;
-    struct chm_reserve *reserve; /* its own (RESERVE), or the one it draws on (ISSUE) */
+    struct chm_reserve *reserve; /* RESERVE: the runs it was granted */
     struct chm_fetch fetch;      /* demand read */
     struct chm_cmd cmd;
     uint64_t issue_ns;

@@ -59,28 +59,11 @@ static void refuse(struct chm_fw *fw, struct chm_fwreq *req, int rc)
     chm_fwreq_end(fw, req, rc);
 }
 
-/* The reservation that cmd->ptr names (cell + 1), if it is one that was granted. */
-static struct chm_reserve *granted_reserve(struct chm_fw *fw, uint64_t ptr)
-{
-    struct chm_fwreq *r;
-
-    if (ptr == 0 || ptr > fw->opts.requests_max) {
-        return NULL;
-    }
-    r = &fw->reqs[ptr - 1];
-    return r->state == REQ_GRANTED ? r->reserve : NULL;
-}
-
 static void exec_issue(struct chm_fw *fw, struct chm_fwreq *req)
 {
     struct chm_cmd *cmd = &req->cmd;
     int rc = chm_fw_check_issue(fw, cmd->addr, cmd->len);
 
-    req->reserve = NULL;
-    if (rc == 0 && cmd->ptr) {
-        req->reserve = granted_reserve(fw, cmd->ptr);
-        rc = req->reserve && cmd->not_before_ns == 0 ? 0 : -EINVAL;
-    }
     if (rc < 0) {
         refuse(fw, req, rc);
         return;

@@ -39,6 +39,13 @@ static void req_free(struct chm_fw *fw, struct chm_fwreq *req)
     fw->freed[fw->freed_count++] = chm_request_cell(fw, req);
 }
 
+static void req_delay(struct chm_fw *fw, struct chm_fwreq *req)
+{
+    req->state = REQ_DELAYED;
+    cell_move(cell_of(fw, req), CELL_PENDING);
+    chm_timer_set(&fw->timers, &req->timer, req->cmd.not_before_ns);
+}
+
 void chm_fwreq_end(struct chm_fw *fw, struct chm_fwreq *req, int32_t res)
 {
     struct chm_cell *cell = cell_of(fw, req);
@@ -166,6 +173,18 @@ static void queue_count_overtake(struct chm_fw *fw)
     }
 }
 
+/* The reservation that an ISSUE names by its handle, or NULL if it is not granted (any more). */
+static struct chm_reserve *granted_reserve(struct chm_fw *fw, uint64_t handle)
+{
+    uint64_t index = (handle & UINT32_MAX) - 1;
+
+    if (index >= fw->opts.requests_max || fw->reqs[index].state != REQ_GRANTED ||
+        atomic_load(&fw->cells[index].gen) != handle >> 32) {
+        return NULL;
+    }
+    return fw->reqs[index].reserve;
+}
+
 /* Serve the request from a staged slot, from free window space, or from its stream's reserve.
  * -EAGAIN: none of them. */
 static int stage_place(struct chm_fw *fw, struct chm_fwreq *req)
@@ -184,8 +203,10 @@ static int stage_place(struct chm_fw *fw, struct chm_fwreq *req)
             queue_count_overtake(fw);
         }
     }
-    if (rc == -EAGAIN && req->reserve) {
-        rc = stage_new_slot(fw, req, req->reserve);
+    if (rc == -EAGAIN && req->cmd.ptr) {
+        struct chm_reserve *r = granted_reserve(fw, req->cmd.ptr);
+
+        rc = r ? stage_new_slot(fw, req, r) : rc;
     }
     return rc;
 }
@@ -221,12 +242,10 @@ void chm_request_issue(struct chm_fw *fw, struct chm_fwreq *req)
     fw->stats.issued++;
     fw->stats.open++;
     if (req->cmd.not_before_ns > fw->now_ns) {
-        req->state = REQ_DELAYED;
-        cell_move(cell_of(fw, req), CELL_PENDING);
-        chm_timer_set(&fw->timers, &req->timer, req->cmd.not_before_ns);
-        return;
+        req_delay(fw, req);
+    } else {
+        stage_start(fw, req);
     }
-    stage_start(fw, req);
 }
 
 /* ---- reservations */
@@ -243,11 +262,20 @@ static bool reserve_place(struct chm_fw *fw, struct chm_fwreq *req)
     return true;
 }
 
-void chm_request_reserve(struct chm_fw *fw, struct chm_fwreq *req)
+static void reserve_start(struct chm_fw *fw, struct chm_fwreq *req)
 {
     /* Streams are admitted in order of opening: never past anybody. */
     if (!chm_list_empty(&fw->queued) || !reserve_place(fw, req)) {
         queue_enter(fw, req);
+    }
+}
+
+void chm_request_reserve(struct chm_fw *fw, struct chm_fwreq *req)
+{
+    if (req->cmd.not_before_ns > fw->now_ns) {
+        req_delay(fw, req);
+    } else {
+        reserve_start(fw, req);
     }
 }
 
@@ -423,7 +451,6 @@ static void release_reading(struct chm_fw *fw, struct chm_fwreq *req)
 void chm_request_release(struct chm_fw *fw, struct chm_fwreq *req)
 {
     bool staged = req->cmd.op == CHM_OP_ISSUE;
-    struct chm_reserve *own = req->cmd.op == CHM_OP_RESERVE ? req->reserve : NULL;
 
     switch (req->state) {
     case REQ_READING:
@@ -445,11 +472,11 @@ void chm_request_release(struct chm_fw *fw, struct chm_fwreq *req)
         fw->stats.cancelled++;
     }
     stage_detach(fw, req);
-    if (own) {
-        chm_reserve_close(&fw->window, own);
+    if (req->reserve) {
+        chm_reserve_close(&fw->window, req->reserve);
+        req->reserve = NULL;
         fw->window_changed = true;
     }
-    req->reserve = NULL;
     req_free(fw, req);
 }
 
@@ -483,7 +510,11 @@ void chm_request_timer(struct chm_fw *fw, struct chm_timer *timer)
 
     switch (req->state) {
     case REQ_DELAYED:
-        stage_start(fw, req);
+        if (req->cmd.op == CHM_OP_RESERVE) {
+            reserve_start(fw, req);
+        } else {
+            stage_start(fw, req);
+        }
         break;
     case REQ_QUEUED:
         chm_list_remove(&req->link);

@@ -56,7 +56,8 @@ struct chm_dev {
     struct chm_ended ended;
     struct chm_link_port link;
     _Atomic uint64_t delivered;
-    _Atomic uint32_t users; /* streams and spaces */
+    _Atomic uint32_t users;   /* open streams and spaces: the device cannot be closed */
+    _Atomic uint32_t streams; /* open streams: they share the window */
 
     pthread_t thread;
     bool threaded;

@@ -163,7 +163,8 @@ static int check_paths(const struct chm_options *o, struct chm_error *err)
     if (sim && o->thread) {
         return bad(
             err,
-            "the simulated medium has virtual time, which only a stepped device can follow: thread = 0");
+            "the simulated medium has virtual time, which only a stepped device can follow: "
+                   "thread = 0");
     }
     for (uint32_t i = 0; !sim && i < o->npaths; i++) {
         if (!o->paths || !o->paths[i]) {

@@ -83,13 +83,13 @@ int chm_issue(chm_dev *dev, struct chm_issue *items, uint32_t n,
 }
 
 int chm_issue_reserved(struct chm_dev *dev, uint64_t reserve, uint64_t addr, uint64_t len,
-                       uint64_t expire_ns, uint64_t *req)
+                       uint64_t not_before_ns, uint64_t *req)
 {
-    struct chm_issue_options o = {.flags = CHM_ISSUE_NOWAIT, .expire_ns = expire_ns};
+    struct chm_issue_options o = {.flags = CHM_ISSUE_NOWAIT, .not_before_ns = not_before_ns};
     struct chm_cmd cmd = {.op = CHM_OP_ISSUE};
 
     fill_times(dev, &o, &cmd);
-    cmd.ptr = reserve & UINT32_MAX;
+    cmd.ptr = reserve;
     return issue_one(dev, &cmd, addr, len, req);
 }
 

@@ -8,9 +8,10 @@
 #include "host/door.h"
 
 /* Stage into free window space or, if there is none, into the runs of a granted reservation (its
- * handle). Never queues: -EAGAIN. expire_ns relative, UINT64_MAX: never. */
+ * handle). Never queues: -EAGAIN, or as the result of a request that was delayed until
+ * not_before_ns (device clock; 0: now). */
 int chm_issue_reserved(struct chm_dev *dev, uint64_t reserve, uint64_t addr, uint64_t len,
-                       uint64_t expire_ns, uint64_t *req);
+                       uint64_t not_before_ns, uint64_t *req);
 /* Wait for a result and for its way over the host link. As chm_wait. */
 int chm_wait_cell(struct chm_dev *dev, struct chm_cell *cell, uint64_t deadline_ns);
 

@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stream.c - a list of ranges, staged in order, a bounded number of pieces ahead of the consumer.
+ *
+ * A stream first asks for a reservation: two runs of window (one if two cannot fit) that are its
+ * own until it closes. Pieces go into free window space where there is some, so that others can
+ * share them, up to the stream's share of the window; else into its own runs. So whatever others
+ * hold, a stream whose consumer gives pieces back can always go on.
+ *
+ *   piece: PLANNED -> ISSUED -> HELD -> gone        issue, next, release
+ *             ^         |
+ *             +---------+  expired, or came due without room: issued again
+ *
+ * Pieces stand in a ring in order of the list. It is advanced only by the consumer's calls; what
+ * was issued proceeds without them. One thread at a time.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/door.h"
+#include "host/staging.h"
+#include "util/util.h"
+
+enum {
+    RING = 256,          /* pieces issued or held at once */
+    STREAMS_MAX = 4096,  /* per device */
+    ISSUE_AGAIN_MAX = 8, /* times one call to next issues a piece again that expired */
+    SEGMENT = 16 << 20,
+    WINDOW = 128 << 20,
+    DEADLINE_S = 10,
+    RETRY_NS = 100000, /* between looks whether a run has come free */
+};
+
+enum piece_state { PIECE_PLANNED, PIECE_ISSUED, PIECE_HELD, PIECE_GONE };
+
+struct piece {
+    uint64_t offset, len; /* within the object */
+    uint64_t req;
+    uint32_t object;
+    uint8_t state;
+};
+
+struct chm_stream {
+    struct chm_dev *dev;
+    struct chm_range *objs;
+    uint32_t nobjs;
+    uint64_t window_bytes; /* most it may hold, as asked for */
+    uint64_t piece_bytes;  /* longest piece */
+    uint32_t runs;
+    bool early;
+    uint64_t deadline_ns, not_before_ns;
+    uint64_t reserve; /* handle */
+    bool granted;
+
+    uint32_t plan_object; /* what is planned next */
+    uint64_t plan_offset;
+    uint64_t first, next,
+        end;            /* ring positions: oldest, next to hand out, end of what is planned */
+    uint64_t out_bytes; /* issued or held */
+    uint32_t out, held;
+    uint64_t delivered_bytes;
+    uint32_t whole_objects;
+    int32_t status;
+    struct piece ring[RING];
+};
+
+static struct piece *piece_at(struct chm_stream *s, uint64_t position)
+{
+    return &s->ring[position % RING];
+}
+
+/* ---- how long are pieces, and how many fit */
+
+/* Its share of the window now that `streams` are open. */
+static uint64_t stream_share(const struct chm_stream *s, uint32_t streams)
+{
+    return chm_min(s->window_bytes, s->dev->fw->window.bytes / chm_max(streams, 1));
+}
+
+static uint64_t longest(const struct chm_range *objs, uint32_t n)
+{
+    uint64_t most = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        most = chm_max(most, objs[i].len);
+    }
+    return most;
+}
+
+/* The longest piece of which two fit w: whole frames, or whole granules below a frame. */
+static uint64_t half_of(const struct chm_window *win, uint64_t w)
+{
+    uint64_t unit = w / 2 >= win->frame_bytes ? win->frame_bytes : win->granule;
+
+    return chm_max(w / 2 / unit * unit, win->granule);
+}
+
+static void stream_choose_pieces(struct chm_stream *s, const struct chm_stream_options *o,
+                                 uint32_t streams)
+{
+    const struct chm_window *win = &s->dev->fw->window;
+    uint64_t most = longest(s->objs, s->nobjs);
+    uint64_t half = half_of(win, stream_share(s, streams));
+    uint64_t segment = o->segment_bytes ? o->segment_bytes : SEGMENT;
+
+    segment = chm_max(segment / win->granule, 1) * win->granule;
+    s->piece_bytes = o->whole && most <= half ? most : chm_min(chm_min(segment, half), most);
+    s->runs = 2 * chm_window_cost(win, s->piece_bytes) <= win->bytes ? 2 : 1;
+}
+
+/* ---- open and close */
+
+static int stream_check(struct chm_dev *dev, const struct chm_range *objs, uint32_t n)
+{
+    int rc = n > 0 && objs ? 0 : -EINVAL;
+
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        rc = chm_fw_check_range(dev->fw, objs[i].addr, objs[i].len);
+    }
+    return rc;
+}
+
+static int stream_reserve(struct chm_stream *s)
+{
+    struct chm_cmd cmd = {.op = CHM_OP_RESERVE,
+                          .addr = s->runs,
+                          .len = s->piece_bytes,
+                          .not_before_ns = s->not_before_ns,
+                          .queue_ns = s->deadline_ns};
+    int rc = chm_cell_new(s->dev, CHM_OP_RESERVE, s->piece_bytes, &cmd.cell, &s->reserve);
+
+    if (rc == 0) {
+        chm_door_send(s->dev, &cmd);
+    }
+    return rc;
+}
+
+static void stream_pump(struct chm_stream *s);
+
+/* Set times and window; everything the caller may leave to the default. */
+static void stream_settle(struct chm_stream *s, const struct chm_stream_options *o)
+{
+    uint64_t limit = o->deadline_ns ? o->deadline_ns : DEADLINE_S * (uint64_t)CHM_SECOND;
+    uint64_t begin = chm_max(chm_now(s->dev), o->not_before_ns);
+
+    s->window_bytes = o->window_bytes ? o->window_bytes : WINDOW;
+    s->not_before_ns = o->not_before_ns;
+    s->deadline_ns = chm_sat_add(begin, limit);
+    s->early = o->early != 0;
+}
+
+int chm_stream_open(chm_dev *dev, const struct chm_range *objs, uint32_t n,
+                    const struct chm_stream_options *opts, chm_stream **out)
+{
+    static const struct chm_stream_options DEFAULTS = {0};
+    struct chm_stream *s;
+    uint32_t streams;
+    int rc = chm_door_check(dev);
+
+    rc = rc < 0 ? rc : out ? stream_check(dev, objs, n) : -EINVAL;
+    if (rc < 0) {
+        return rc;
+    }
+    s = calloc(1, sizeof(*s));
+    if (!s) {
+        return -ENOMEM;
+    }
+    opts = opts ? opts : &DEFAULTS;
+    s->dev = dev;
+    s->objs = malloc(n * sizeof(*objs));
+    streams = atomic_fetch_add(&dev->streams, 1) + 1;
+    if (!s->objs || streams > STREAMS_MAX) {
+        rc = s->objs ? -EBUSY : -ENOMEM;
+        goto fail;
+    }
+    memcpy(s->objs, objs, n * sizeof(*objs));
+    s->nobjs = n;
+    stream_settle(s, opts);
+    stream_choose_pieces(s, opts, streams);
+    rc = stream_reserve(s);
+    if (rc < 0) {
+        goto fail;
+    }
+    atomic_fetch_add(&dev->users, 1);
+    stream_pump(s);
+    *out = s;
+    return 0;
+fail:
+    atomic_fetch_sub(&dev->streams, 1);
+    free(s->objs);
+    free(s);
+    return rc;
+}
+
+int chm_stream_close(chm_stream *s)
+{
+    int rc = s ? chm_door_check(s->dev) : 0;
+
+    if (!s || rc < 0) {
+        return rc;
+    }
+    for (uint64_t i = s->first; i < s->end; i++) {
+        struct piece *p = piece_at(s, i);
+
+        if (p->state == PIECE_ISSUED || p->state == PIECE_HELD) {
+            chm_door_end(s->dev, p->req, CHM_OP_RELEASE);
+        }
+    }
+    chm_door_end(s->dev, s->reserve, CHM_OP_RELEASE);
+    chm_door_kick(s->dev);
+    atomic_fetch_sub(&s->dev->streams, 1);
+    atomic_fetch_sub(&s->dev->users, 1);
+    free(s->objs);
+    free(s);
+    return 0;
+}
+
+/* ---- issuing ahead */
+
+/* Put the next piece of the list to the end of the ring. False: the list or the ring is at its end.
+ */
+static bool stream_plan(struct chm_stream *s)
+{
+    const struct chm_range *o;
+    struct piece *p;
+
+    if (s->plan_object == s->nobjs || s->end - s->first == RING) {
+        return false;
+    }
+    o = &s->objs[s->plan_object];
+    p = piece_at(s, s->end++);
+    *p = (struct piece){.object = s->plan_object,
+                        .offset = s->plan_offset,
+                        .len = chm_min(s->piece_bytes, o->len - s->plan_offset)};
+    s->plan_offset += p->len;
+    if (s->plan_offset == o->len) {
+        s->plan_object++;
+        s->plan_offset = 0;
+    }
+    return true;
+}
+
+/* The first piece that is not issued, or NULL when all of the list is or the ring is full. */
+static struct piece *stream_to_issue(struct chm_stream *s)
+{
+    for (uint64_t i = s->next; i < s->end; i++) {
+        if (piece_at(s, i)->state == PIECE_PLANNED) {
+            return piece_at(s, i);
+        }
+    }
+    return stream_plan(s) ? piece_at(s, s->end - 1) : NULL;
+}
+
+/* Is it granted? Delayed streams send their first pieces along with the request for it. */
+static bool stream_may_issue(struct chm_stream *s)
+{
+    struct chm_cell *cell = chm_cell_of(s->dev, s->reserve);
+
+    if (!s->granted && cell && chm_cell_has_ended(atomic_load(&cell->state))) {
+        s->granted = chm_cell_result(cell) == 0;
+    }
+    return s->granted || s->not_before_ns > chm_now(s->dev);
+}
+
+static int piece_issue(struct chm_stream *s, struct piece *p)
+{
+    int rc = chm_issue_reserved(s->dev, s->reserve, s->objs[p->object].addr + p->offset, p->len,
+                                s->not_before_ns, &p->req);
+
+    if (rc == 0) {
+        p->state = PIECE_ISSUED;
+        s->out++;
+        s->out_bytes += p->len;
+    }
+    return rc;
+}
+
+static void piece_take_back(struct chm_stream *s, struct piece *p)
+{
+    chm_door_end(s->dev, p->req, CHM_OP_RELEASE);
+    s->out--;
+    s->out_bytes -= p->len;
+}
+
+/* Issue as many pieces as its share, and the room there is, allow. */
+static void stream_pump(struct chm_stream *s)
+{
+    uint64_t share = stream_share(s, atomic_load(&s->dev->streams));
+    struct piece *p;
+
+    if (s->status < 0 || !stream_may_issue(s)) {
+        return;
+    }
+    while ((p = stream_to_issue(s)) != NULL) {
+        if (s->out >= s->runs && s->out_bytes + p->len > share) {
+            break;
+        }
+        if (piece_issue(s, p) < 0) {
+            break;
+        }
+    }
+    chm_door_kick(s->dev);
+}
+
+/* ---- next */
+
+static int stream_end(struct chm_stream *s, int rc)
+{
+    s->status = rc;
+    return rc;
+}
+
+/* Wait for the reservation. 0, -ETIMEDOUT, or final. */
+static int stream_wait_granted(struct chm_stream *s, uint64_t deadline_ns)
+{
+    struct chm_cell *cell = chm_cell_of(s->dev, s->reserve);
+    int rc;
+
+    if (s->granted) {
+        return 0;
+    }
+    rc = cell ? chm_door_wait_ended(s->dev, cell, deadline_ns) : -ESTALE;
+    if (rc < 0) {
+        return rc;
+    }
+    rc = chm_cell_result(cell);
+    s->granted = rc == 0;
+    return rc < 0 ? stream_end(s, rc) : 0;
+}
+
+/* A piece that was issued and cannot come out of it as it is: expired, or due when there was no
+ * room. */
+static bool issue_again(int rc)
+{
+    return rc == -ETIME || rc == -EAGAIN;
+}
+
+/* Wait for an issued piece: all of it, or (early) for its place. */
+static int piece_wait(struct chm_stream *s, struct piece *p, uint64_t deadline_ns)
+{
+    struct chm_cell *cell = chm_cell_of(s->dev, p->req);
+
+    if (!cell) {
+        return -ESTALE;
+    }
+    if (s->early && atomic_load(&cell->data_off) != CHM_CELL_NO_DATA &&
+        !chm_cell_has_ended(atomic_load(&cell->state))) {
+        return 0;
+    }
+    return chm_wait_cell(s->dev, cell, deadline_ns);
+}
+
+/* Get the next piece issued. Where the consumer holds nothing, its own runs are free or about to
+ * be: a piece given back while it was being read frees its run when the read has ended. */
+static int stream_issue_next(struct chm_stream *s, uint64_t deadline_ns)
+{
+    int rc = 0;
+
+    stream_pump(s);
+    while (s->next == s->end || piece_at(s, s->next)->state != PIECE_ISSUED) {
+        if (s->held > 0) {
+            return -EDEADLK;
+        }
+        rc = chm_door_wait_until(s->dev, chm_now(s->dev) + RETRY_NS, deadline_ns);
+        if (rc < 0) {
+            return rc;
+        }
+        stream_pump(s);
+    }
+    return 0;
+}
+
+/* See to it that the next piece is issued, and wait for it. */
+static int stream_wait_piece(struct chm_stream *s, uint64_t deadline_ns)
+{
+    int rc = 0;
+
+    for (int i = 0; i < ISSUE_AGAIN_MAX; i++) {
+        struct piece *p;
+
+        rc = stream_issue_next(s, deadline_ns);
+        if (rc < 0) {
+            return rc;
+        }
+        p = piece_at(s, s->next);
+        rc = piece_wait(s, p, deadline_ns);
+        if (!issue_again(rc)) {
+            return rc;
+        }
+        piece_take_back(s, p);
+        p->state = PIECE_PLANNED;
+        s->not_before_ns = 0;
+    }
+    return rc;
+}
+
+static void piece_hand_out(struct chm_stream *s, struct chm_piece *out)
+{
+    struct piece *p = piece_at(s, s->next++);
+    struct chm_cell *cell = chm_cell_of(s->dev, p->req);
+    bool last = p->offset + p->len == s->objs[p->object].len;
+
+    p->state = PIECE_HELD;
+    s->held++;
+    s->delivered_bytes += p->len;
+    s->whole_objects += last;
+    *out = (struct chm_piece){
+        .data = s->dev->memory.base + atomic_load(&cell->data_off),
+        .len = p->len,
+        .offset = p->offset,
+        .req = p->req,
+        .object = p->object,
+        .last = last,
+    };
+}
+
+static bool stream_is_done(const struct chm_stream *s)
+{
+    return s->next == s->end && s->plan_object == s->nobjs;
+}
+
+int chm_stream_next(chm_stream *s, uint64_t timeout_ns, struct chm_piece *out)
+{
+    uint64_t deadline_ns;
+    int rc = s ? chm_door_check(s->dev) : -EINVAL;
+
+    if (rc < 0 || !out) {
+        return rc < 0 ? rc : -EINVAL;
+    }
+    if (s->status < 0 || stream_is_done(s)) {
+        return s->status < 0 ? s->status : -ENODATA;
+    }
+    deadline_ns = chm_min(chm_door_deadline(s->dev, timeout_ns), s->deadline_ns);
+    rc = stream_wait_granted(s, deadline_ns);
+    rc = rc < 0 ? rc : stream_wait_piece(s, deadline_ns);
+    if (rc == 0) {
+        piece_hand_out(s, out);
+        return 0;
+    }
+    if (chm_now(s->dev) >= s->deadline_ns && (rc == -ETIMEDOUT || issue_again(rc))) {
+        return stream_end(s, -ETIME);
+    }
+    if (rc == -ETIMEDOUT || rc == -EDEADLK || rc == -EINTR) {
+        return rc;
+    }
+    return stream_end(s, rc);
+}
+
+/* ---- release and info */
+
+int chm_stream_release(chm_stream *s, uint64_t req)
+{
+    int rc = s ? chm_door_check(s->dev) : -EINVAL;
+
+    if (rc < 0) {
+        return rc;
+    }
+    for (uint64_t i = s->first; i < s->next; i++) {
+        struct piece *p = piece_at(s, i);
+
+        if (p->state == PIECE_HELD && p->req == req) {
+            piece_take_back(s, p);
+            p->state = PIECE_GONE;
+            s->held--;
+            while (s->first < s->next && piece_at(s, s->first)->state == PIECE_GONE) {
+                s->first++;
+            }
+            stream_pump(s);
+            return 0;
+        }
+    }
+    return -ESTALE;
+}
+
+/* What is ready behind what was delivered, without a gap. */
+static uint64_t stream_ready_ahead(struct chm_stream *s)
+{
+    uint64_t ready = 0;
+
+    for (uint64_t i = s->next; i < s->end; i++) {
+        struct piece *p = piece_at(s, i);
+        int64_t n = p->state == PIECE_ISSUED ? chm_progress(s->dev, p->req) : 0;
+
+        ready += n > 0 ? (uint64_t)n : 0;
+        if (n < (int64_t)p->len) {
+            break;
+        }
+    }
+    return ready;
+}
+
+int chm_stream_info(chm_stream *s, struct chm_stream_info *out)
+{
+    int rc = s ? chm_door_check(s->dev) : -EINVAL;
+
+    if (rc < 0 || !out) {
+        return rc < 0 ? rc : -EINVAL;
+    }
+    *out = (struct chm_stream_info){
+        .ready_bytes = s->delivered_bytes + stream_ready_ahead(s),
+        .delivered_bytes = s->delivered_bytes,
+        .whole_objects = s->whole_objects,
+        .held = s->held,
+        .ahead = s->out - s->held,
+        .window_bytes = stream_share(s, atomic_load(&s->dev->streams)),
+        .piece_bytes = s->piece_bytes,
+        .status = s->status,
+    };
+    return 0;
+}
