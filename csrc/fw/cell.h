@@ -58,6 +58,7 @@ enum chm_op {
     CHM_OP_RESERVE, /* addr runs of len bytes of window, kept until released */
     CHM_OP_RELEASE, /* of the cell, whatever it is */
     CHM_OP_STATS,   /* copy the counters to ptr */
+    CHM_OP_CAPS,    /* copy the medium's caps to ptr: a note may be added at any submit */
     CHM_OP_QUIESCE, /* ends when no released request has I/O in flight */
     CHM_OP_REGISTER,
     CHM_OP_UNREGISTER,

@@ -246,6 +246,10 @@ static void exec_fresh(struct chm_fw *fw, struct chm_fwreq *req)
     case CHM_OP_STATS:
         exec_stats(fw, req);
         break;
+    case CHM_OP_CAPS:
+        memcpy((void *)(uintptr_t)req->cmd.ptr, &fw->medium->caps, sizeof(fw->medium->caps));
+        chm_fwreq_end(fw, req, 0);
+        break;
     case CHM_OP_REGISTER:
         exec_register(fw, req);
         break;
@@ -278,7 +282,7 @@ static bool on_live(uint8_t op)
 /* After the medium died or during close nothing new begins; what lives can still be given up. */
 static int refusal(const struct chm_fw *fw, uint8_t op)
 {
-    if (op == CHM_OP_STATS || op == CHM_OP_UNREGISTER) {
+    if (op == CHM_OP_STATS || op == CHM_OP_CAPS || op == CHM_OP_UNREGISTER) {
         return 0;
     }
     return fw->dead ? -ENODEV : fw->closing ? -ESHUTDOWN : 0;

@@ -16,6 +16,8 @@
 #include "host/futex.h"
 #include "util/util.h"
 
+enum { OTHER_CELLS = 64 /* for calls that are no requests: flushes, statistics */ };
+
 static void cell_push_free(struct chm_dev *dev, uint32_t index)
 {
     uint64_t head = atomic_load(&dev->free_cells), next;
@@ -46,6 +48,9 @@ int chm_cells_open(struct chm_dev *dev)
     uint32_t n = dev->opts.requests_max, entries = 2;
     struct chm_ended *e = &dev->ended;
 
+    dev->request_cells = n;
+    n += OTHER_CELLS;
+    dev->opts.requests_max = n;
     /* A cell has at most two commands on their way, the one that begins it and the one that ends
      * it. */
     while (entries < 2 * n) {
@@ -86,11 +91,24 @@ static uint64_t cell_handle(const struct chm_dev *dev, const struct chm_cell *ce
     return (uint64_t)atomic_load(&cell->gen) << 32 | (chm_cell_index(dev, cell) + 1);
 }
 
+static bool is_request(uint8_t kind)
+{
+    return kind == CHM_OP_ISSUE || kind == CHM_OP_READ || kind == CHM_OP_BEGIN ||
+           kind == CHM_OP_RESERVE;
+}
+
 int chm_cell_new(struct chm_dev *dev, uint8_t kind, uint64_t len, uint32_t *index, uint64_t *handle)
 {
     struct chm_cell *cell;
 
+    if (is_request(kind) && atomic_fetch_add(&dev->requests, 1) >= dev->request_cells) {
+        atomic_fetch_sub(&dev->requests, 1);
+        return -EBUSY;
+    }
     if (!cell_pop_free(dev, index)) {
+        if (is_request(kind)) {
+            atomic_fetch_sub(&dev->requests, 1);
+        }
         return -EBUSY;
     }
     cell = &dev->cells[*index];
@@ -183,7 +201,12 @@ void chm_cells_publish(struct chm_dev *dev)
     }
     fw->ended_count = 0;
     for (uint32_t i = 0; i < fw->freed_count; i++) {
-        atomic_store(&dev->cells[fw->freed[i]].state, CELL_FREE);
+        struct chm_cell *cell = &dev->cells[fw->freed[i]];
+
+        if (is_request((uint8_t)cell->kind)) {
+            atomic_fetch_sub(&dev->requests, 1);
+        }
+        atomic_store(&cell->state, CELL_FREE);
         cell_push_free(dev, fw->freed[i]);
     }
     fw->freed_count = 0;

@@ -52,6 +52,9 @@ struct chm_dev {
 
     struct chm_cell *cells;
     _Atomic uint64_t free_cells; /* stack: tag << 32 | index + 1 */
+    uint32_t request_cells;      /* opts.requests_max as asked for */
+    _Atomic uint32_t requests;   /* cells taken by requests; some are kept for other calls, so that
+                                    statistics and flushes work when the table is full */
     struct chm_queue *queue;
     struct chm_ended ended;
     struct chm_link_port link;

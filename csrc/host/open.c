@@ -326,10 +326,9 @@ static void info_sizes(const struct chm_dev *dev, struct chm_info *out)
     out->stripe_bytes = dev->map.stripe_bytes;
 }
 
-static void info_medium(const struct chm_dev *dev, struct chm_info *out)
+static void info_medium(const struct chm_dev *dev, const struct chm_medium_caps *caps,
+                        struct chm_info *out)
 {
-    const struct chm_medium_caps *caps = &dev->medium->caps;
-
     out->block_bytes = caps->block_bytes;
     out->align_bytes = caps->align_bytes;
     out->transfer_max = caps->transfer_max;
@@ -344,14 +343,15 @@ static void info_medium(const struct chm_dev *dev, struct chm_info *out)
 
 int chm_info(chm_dev *dev, struct chm_info *out)
 {
-    int rc = chm_door_check(dev);
+    struct chm_medium_caps caps;
+    int rc = out ? chm_door_call(dev, CHM_OP_CAPS, 0, 0, &caps, UINT64_MAX) : -EINVAL;
 
-    if (rc < 0 || !out) {
-        return rc < 0 ? rc : -EINVAL;
+    if (rc < 0) {
+        return rc;
     }
     *out = (struct chm_info){0};
     info_sizes(dev, out);
-    info_medium(dev, out);
+    info_medium(dev, &caps, out);
     out->threaded = dev->threaded;
     out->huge_pages = dev->memory.huge;
     out->locked = dev->memory.locked;
