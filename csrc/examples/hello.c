@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hello.c - the smallest whole use of libchm: make a device on a file, write an object, read it back
- * through the window.
+ * hello.c - the smallest whole use of libchm: make a device on a file, write an object, read it
+ * back through the window.
  *
  *     make -C csrc install PREFIX=$HOME/chm
  *     make -C csrc example PREFIX=$HOME/chm

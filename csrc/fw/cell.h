@@ -9,8 +9,9 @@
  *                    |             |              | (nobody looked in time)
  *                    +-------------+--> CELL_FAILED / CELL_EXPIRED
  *
- * The client moves FREE -> SENT and sets the CLAIMED bit when it looks at a result; the firmware
- * does the rest. A result, once claimed, never changes: the firmware expires only what has no
+ * The client moves FREE -> SENT, sets the CLAIMED bit when it looks at a result and the GIVEN_UP bit
+ * when the handle dies, so that the word changes under those who sleep on it; the firmware does the
+ * rest. A result, once claimed, never changes: the firmware expires only what has no
  * CLAIMED bit.
  */
 #ifndef CHM_CELL_H
@@ -28,6 +29,7 @@ enum chm_cell_state {
     CELL_EXPIRED = 5,
     CELL_STATE_MASK = 0xff,
     CELL_CLAIMED = 0x100,
+    CELL_GIVEN_UP = 0x200,
 };
 
 #define CHM_CELL_NO_DATA UINT64_MAX
@@ -44,7 +46,7 @@ struct chm_cell {
     _Atomic uint64_t deliver_ns; /* when the host link has delivered; 0: not asked yet */
     _Atomic uint32_t next_free;
     _Atomic uint32_t told; /* chm_reap has reported it */
-    uint32_t kind;         /* enum chm_op that began it */
+    _Atomic uint32_t kind; /* enum chm_op that began it */
 } __attribute__((aligned(64)));
 
 enum chm_op {

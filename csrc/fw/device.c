@@ -286,10 +286,12 @@ int chm_fw_step(struct chm_fw *fw, uint64_t until_ns)
     fw->stats.steps++;
     fw->now_ns = chm_medium_now(fw->medium);
     settle(fw);
-    n = in_flight(fw) ? reap(fw, 0) : 0;
-    if (n == 0 && fw->ended_count == 0 && until_ns > fw->now_ns) {
+    /* One reap before it all begins again: a wake-up ends just one. */
+    if (fw->ended_count == 0 && until_ns > fw->now_ns) {
         fw->stats.sleeps++;
         n = reap(fw, chm_min(until_ns, next_event_ns(fw)));
+    } else {
+        n = in_flight(fw) ? reap(fw, 0) : 0;
     }
     while (n == REAP_MAX && rounds-- > 0) {
         n = reap(fw, 0);
@@ -346,5 +348,5 @@ int chm_fw_shutdown(struct chm_fw *fw, uint64_t deadline_ns)
     if (!all_quiet(fw)) {
         return -ETIMEDOUT;
     }
-    return fw->wbuf.lost_first ? -EIO : 0;
+    return fw->durable.untold ? -EIO : 0;
 }

@@ -52,6 +52,7 @@ struct chm_fwreq {
     struct chm_cmd cmd;
     uint64_t issue_ns;
     uint64_t target;    /* flush: commit number to wait for */
+    bool lost;          /* something of what it waits for did not reach the drive */
     uint32_t overtaken; /* times others went before it in the queue */
     uint8_t state;
 };

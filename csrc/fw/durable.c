@@ -9,8 +9,35 @@
 
 void chm_durable_wait(struct chm_fw *fw, struct chm_fwreq *req)
 {
+    struct chm_durable *d = &fw->durable;
+
     req->state = REQ_WAITING;
-    chm_list_push(&fw->durable.waiters, &req->link);
+    req->lost = req->cmd.op == CHM_OP_FLUSH && d->untold;
+    d->untold = d->untold && !req->lost;
+    chm_list_push(&d->waiters, &req->link);
+}
+
+void chm_durable_unwait(struct chm_fw *fw, struct chm_fwreq *req)
+{
+    chm_list_remove(&req->link);
+    fw->durable.untold = fw->durable.untold || req->lost;
+    req->lost = false;
+}
+
+void chm_durable_note_loss(struct chm_fw *fw, uint64_t first, uint64_t last)
+{
+    struct chm_link *waiters = &fw->durable.waiters;
+    bool told = false;
+
+    for (struct chm_link *l = chm_list_first(waiters); l; l = chm_list_next(waiters, l)) {
+        struct chm_fwreq *req = CHM_CONTAINER(l, struct chm_fwreq, link);
+        bool flush = req->cmd.op == CHM_OP_FLUSH;
+
+        if (req->target >= first && (flush || req->target <= last)) {
+            req->lost = told = true;
+        }
+    }
+    fw->durable.untold = fw->durable.untold || !told;
 }
 
 uint64_t chm_durable_wanted(const struct chm_durable *d)
@@ -22,28 +49,20 @@ uint64_t chm_durable_wanted(const struct chm_durable *d)
     return CHM_CONTAINER(d->waiters.prev, struct chm_fwreq, link)->target;
 }
 
-/* End the waiters whose commits are durable. A loss is told to the next flush that covers it, and
- * to those that end together with it. */
+/* End the waiters whose commits are durable. */
 static void durable_end_waiters(struct chm_fw *fw)
 {
     struct chm_durable *d = &fw->durable;
-    struct chm_wbuf *b = &fw->wbuf;
-    uint64_t told = 0;
     struct chm_link *link;
 
     while ((link = chm_list_first(&d->waiters)) != NULL) {
         struct chm_fwreq *req = CHM_CONTAINER(link, struct chm_fwreq, link);
-        bool lost = b->lost_first && b->lost_first <= req->target;
 
         if (req->target > d->durable_seq) {
             break;
         }
-        told = lost ? req->target : told;
         chm_list_remove(link);
-        chm_fwreq_end(fw, req, lost ? -EIO : 0);
-    }
-    if (told) {
-        b->lost_first = b->lost_last > told ? b->lost_last : 0;
+        chm_fwreq_end(fw, req, req->lost ? -EIO : 0);
     }
 }
 
@@ -73,7 +92,7 @@ static void durable_round_done(struct chm_fw *fw)
     /* After a failed barrier nobody knows what is on the drive: what it covered counts as lost, is
      * told once, and is not promised again. */
     if (d->err < 0) {
-        chm_wbuf_note_loss(&fw->wbuf, d->covers);
+        chm_durable_note_loss(fw, d->durable_seq + 1, d->covers);
     }
     d->durable_seq = d->covers;
     durable_end_waiters(fw);

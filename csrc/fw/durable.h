@@ -26,10 +26,18 @@ struct chm_durable {
     uint64_t last_ns;        /* when the last round began */
     uint32_t inflight;
     int32_t err; /* of the round in flight */
+    bool untold; /* something was lost and no one has been told */
 };
 
-/* A request that ends when commits up to req->target are durable. */
+/* A request that ends when commits up to req->target are durable: a flush, or a strict commit, for
+ * which target is the commit itself. */
 void chm_durable_wait(struct chm_fw *fw, struct chm_fwreq *req);
+/* It stops waiting without an answer. */
+void chm_durable_unwait(struct chm_fw *fw, struct chm_fwreq *req);
+/* Commits first .. last did not reach the drive, or nobody knows. A strict commit among them and
+ * every flush that waits for one of them will say so; if there is none, the next flush does, or
+ * close. */
+void chm_durable_note_loss(struct chm_fw *fw, uint64_t first, uint64_t last);
 /* Begin a round or end waiters, as may be. */
 void chm_durable_run(struct chm_fw *fw);
 void chm_durable_landed(struct chm_fw *fw, int32_t res);

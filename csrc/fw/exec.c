@@ -305,6 +305,7 @@ void chm_fw_exec(struct chm_fw *fw, const struct chm_cmd *cmd)
         req->slot = NULL;
         req->ext = NULL;
         req->reserve = NULL;
+        req->lost = false;
         req->issue_ns = fw->now_ns;
         chm_list_init(&req->link);
         if (rc < 0) {

@@ -8,9 +8,10 @@
  *   done:   no I/O in flight, no holes left; waits on fw->finished until its owner is told, at the
  *           end of the step or command
  *
- * From begin to done the range stands in fw->reading, and no flush of any part of it starts: so the
- * drive keeps the bytes that were current at begin, and what was copied and what is read fit
- * together. On an error or a cancel the holes are dropped and the fetch is done when its I/Os have
+ * From begin to done the range stands in fw->reading, and no flush starts in it of what was
+ * committed after begin: so the drive keeps the bytes that were current at begin, and what was
+ * copied and what is read fit together. (What was committed before was copied; its flush is free to
+ * go.) On an error or a cancel the holes are dropped and the fetch is done when its I/Os have
  * ended, not before.
  */
 #ifndef CHM_FETCH_H
@@ -40,7 +41,7 @@ struct chm_fetch {
     uint8_t *dest;               /* where addr goes; NULL: by way of bounce pages to user */
     uint8_t *user;               /* bounced: where user_addr goes */
     uint64_t user_addr, user_len;
-    uint64_t seq;   /* order of arrival among reads and commits */
+    uint64_t seq;   /* order of arrival among reads */
     int32_t region; /* of dest */
     uint32_t ios;   /* in flight */
     int32_t err;    /* first error, -errno */

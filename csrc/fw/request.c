@@ -225,13 +225,26 @@ static void queue_enter(struct chm_fw *fw, struct chm_fwreq *req)
     fw->stats.fill_at_block_percent_sum += used;
 }
 
+/* Not taken on after all: it counts as refused and not as issued. A stream that asks whether there
+ * is more room than its own is not counted at all. */
+static void stage_refuse(struct chm_fw *fw, struct chm_fwreq *req)
+{
+    fw->stats.issued--;
+    fw->stats.open--;
+    fw->stats.refused += req->cmd.ptr == 0;
+    chm_fwreq_end(fw, req, -EAGAIN);
+}
+
 static void stage_start(struct chm_fw *fw, struct chm_fwreq *req)
 {
     bool nowait = (req->cmd.flags & CHM_ISSUE_NOWAIT) || req->cmd.ptr;
+    bool fresh = req->state == REQ_FREE; /* its issuer waits for the verdict */
     int rc = stage_place(fw, req);
 
     if (rc == -EAGAIN && !nowait) {
         queue_enter(fw, req);
+    } else if (rc == -EAGAIN && fresh) {
+        stage_refuse(fw, req);
     } else if (rc < 0) {
         stage_ended(fw, req, rc);
     }
@@ -461,8 +474,10 @@ void chm_request_release(struct chm_fw *fw, struct chm_fwreq *req)
         fw->stats.aborted++;
         break;
     case REQ_QUEUED:
-    case REQ_WAITING:
         chm_list_remove(&req->link);
+        break;
+    case REQ_WAITING:
+        chm_durable_unwait(fw, req);
         break;
     default:
         break;

@@ -111,6 +111,7 @@ static void ext_split_tail(struct chm_wbuf *b, struct chm_ext *e, uint64_t start
     tail->state = e->state;
     tail->trim = e->trim;
     tail->seq = e->seq;
+    tail->reads_before = e->reads_before;
     tail->commit_ns = e->commit_ns;
     tail->off = e->off + (start - e->range.start);
     ext_set_range(tail, start, e->range.end);
@@ -179,6 +180,7 @@ static void wbuf_enter(struct chm_fw *fw, struct chm_ext *e)
     chm_window_forget(&fw->window, e->range.start, chm_ext_len(e));
     e->state = EXT_DIRTY;
     e->seq = ++b->seq;
+    e->reads_before = fw->seq;
     e->commit_ns = fw->now_ns;
     chm_tree_insert(&b->map, &e->range);
     chm_list_push(&b->pending, &e->pending);
@@ -208,13 +210,18 @@ int chm_wbuf_trim(struct chm_fw *fw, uint64_t addr, uint64_t len)
     return 0;
 }
 
-/* Some read still needs what the drive holds there, or an older flush of it is under way. */
+/* Some read still needs what the drive holds there, or an older flush of it is under way. A read
+ * that began after the commit has copied these bytes and needs nothing: else reads that follow each
+ * other without a gap would keep a flush off for ever. */
 static bool ext_blocked(struct chm_fw *fw, const struct chm_ext *e)
 {
     uint64_t start = e->range.start, end = e->range.end;
 
-    if (chm_tree_overlap(&fw->reading, start, end)) {
-        return true;
+    for (struct chm_node *n = chm_tree_overlap(&fw->reading, start, end); n;
+         n = chm_tree_overlap_next(n, start, end)) {
+        if (CHM_CONTAINER(n, struct chm_fetch, range)->seq <= e->reads_before) {
+            return true;
+        }
     }
     for (struct chm_node *n = chm_tree_overlap(&fw->wbuf.map, start, end); n;
          n = chm_tree_overlap_next(n, start, end)) {
@@ -327,12 +334,6 @@ bool chm_wbuf_take(struct chm_fw *fw, struct chm_fio *fio, uint64_t max)
     return true;
 }
 
-void chm_wbuf_note_loss(struct chm_wbuf *b, uint64_t seq)
-{
-    b->lost_first = b->lost_first ? chm_min(b->lost_first, seq) : seq;
-    b->lost_last = chm_max(b->lost_last, seq);
-}
-
 /* The first dirty extent that touches [start, end), or NULL. */
 static struct chm_ext *wbuf_first_dirty(struct chm_wbuf *b, uint64_t start, uint64_t end)
 {
@@ -368,7 +369,7 @@ static void ext_lose(struct chm_fw *fw, struct chm_ext *e)
     struct chm_ext *newer;
 
     fw->stats.lost_bytes += chm_ext_len(e);
-    chm_wbuf_note_loss(b, e->seq);
+    chm_durable_note_loss(fw, e->seq, e->seq);
     if (!e->trim) {
         ext_give(fw, e->off, chm_ext_len(e));
     }

@@ -37,6 +37,7 @@ struct chm_ext {
     struct chm_link dirty;   /* DIRTY, in order of commit */
     uint64_t off;            /* in memory; unused for trims */
     uint64_t seq;            /* of its commit */
+    uint64_t reads_before; /* seq of the last read that began before the commit */
     uint64_t commit_ns;
     uint64_t sent;             /* FLUSHING: bytes handed to units so far */
     struct chm_ext *unit_next; /* next extent of the same flush unit */
@@ -57,7 +58,6 @@ struct chm_wbuf {
     struct chm_tree map;
     uint64_t seq; /* of the last commit */
     uint64_t dirty_bytes, peak_bytes;
-    uint64_t lost_first, lost_last; /* commits lost and not told to a flush yet; 0: none */
 };
 
 static inline uint64_t chm_ext_len(const struct chm_ext *e)
@@ -79,9 +79,6 @@ int chm_wbuf_trim(struct chm_fw *fw, uint64_t addr, uint64_t len);
 bool chm_wbuf_take(struct chm_fw *fw, struct chm_fio *fio, uint64_t max);
 /* A unit ended: res 0 or -errno. */
 void chm_wbuf_landed(struct chm_fw *fw, struct chm_fio *fio, int32_t res);
-
-/* The commit `seq` (or some of those up to it) did not reach the drive; the next flush tells. */
-void chm_wbuf_note_loss(struct chm_wbuf *b, uint64_t seq);
 
 /* All commits up to and including this one are on the drive or lost. */
 uint64_t chm_wbuf_settled(const struct chm_wbuf *b);

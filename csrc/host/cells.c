@@ -119,7 +119,7 @@ int chm_cell_new(struct chm_dev *dev, uint8_t kind, uint64_t len, uint32_t *inde
     atomic_store_explicit(&cell->deliver_ns, 0, memory_order_relaxed);
     atomic_store_explicit(&cell->told, 0, memory_order_relaxed);
     cell->len = len;
-    cell->kind = kind;
+    atomic_store_explicit(&cell->kind, kind, memory_order_relaxed);
     atomic_store(&cell->state, CELL_SENT);
     *handle = cell_handle(dev, cell);
     return 0;
@@ -151,7 +151,19 @@ bool chm_cell_give_up(struct chm_dev *dev, uint64_t handle)
     uint32_t gen = (uint32_t)(handle >> 32);
     uint32_t next = gen + 1 ? gen + 1 : 1;
 
-    return cell && atomic_compare_exchange_strong(&cell->gen, &gen, next);
+    if (!cell || !atomic_compare_exchange_strong(&cell->gen, &gen, next)) {
+        return false;
+    }
+    atomic_fetch_or(&cell->state, CELL_GIVEN_UP);
+    if (atomic_load(&cell->waiters)) {
+        chm_futex_wake(&cell->state);
+    }
+    return true;
+}
+
+bool chm_cell_has_bytes(const struct chm_cell *cell)
+{
+    return cell->kind == CHM_OP_ISSUE || cell->kind == CHM_OP_READ;
 }
 
 bool chm_cell_has_ended(uint32_t state)
@@ -187,13 +199,15 @@ void chm_cells_publish(struct chm_dev *dev)
 {
     struct chm_fw *fw = dev->fw;
     bool wanted = fw->ended_count && atomic_load(&dev->ended.wanted);
+    bool noted = false;
     uint64_t one = 1;
 
     for (uint32_t i = 0; i < fw->ended_count; i++) {
         struct chm_cell *cell = &dev->cells[fw->ended[i]];
 
-        if (wanted) {
+        if (wanted && chm_cell_has_bytes(cell)) {
             ended_note(dev, cell);
+            noted = true;
         }
         if (atomic_load(&cell->waiters)) {
             chm_futex_wake(&cell->state);
@@ -210,13 +224,35 @@ void chm_cells_publish(struct chm_dev *dev)
         cell_push_free(dev, fw->freed[i]);
     }
     fw->freed_count = 0;
-    if (wanted && write(dev->ended.fd, &one, sizeof(one)) < 0) {
+    if (noted && write(dev->ended.fd, &one, sizeof(one)) < 0) {
         /* The counter is at its limit, so the descriptor is readable as it is. */
         return;
     }
 }
 
 /* ---- chm_reap and its descriptor */
+
+/* From now on what ends is noted; what has ended already is in the cells. */
+static void ended_want(struct chm_dev *dev)
+{
+    uint64_t one = 1;
+
+    if (atomic_exchange(&dev->ended.wanted, 1)) {
+        return;
+    }
+    for (uint32_t i = 0; i < dev->opts.requests_max; i++) {
+        struct chm_cell *cell = &dev->cells[i];
+
+        if (chm_cell_has_bytes(cell) && chm_cell_has_ended(atomic_load(&cell->state)) &&
+            !atomic_load(&cell->told)) {
+            atomic_store(&dev->ended.overflow, 1);
+            break;
+        }
+    }
+    if (atomic_load(&dev->ended.overflow) && write(dev->ended.fd, &one, sizeof(one)) < 0) {
+        return; /* the counter is at its limit: readable as it is */
+    }
+}
 
 int chm_event_fd(chm_dev *dev)
 {
@@ -228,15 +264,18 @@ int chm_event_fd(chm_dev *dev)
     if (!dev->threaded) {
         return dev->medium->caps.event_fd >= 0 ? dev->medium->caps.event_fd : -EOPNOTSUPP;
     }
-    atomic_store(&dev->ended.wanted, 1);
+    ended_want(dev);
     return dev->ended.fd;
 }
 
+/* A note may be of a handle that was given up in the very moment in which it was made, and so name
+ * the next request in that cell: whether this one has ended is in the cell. */
 static bool ended_tell(struct chm_dev *dev, uint64_t handle, uint64_t *out)
 {
     struct chm_cell *cell = chm_cell_of(dev, handle);
 
-    if (!cell || atomic_exchange(&cell->told, 1)) {
+    if (!cell || !chm_cell_has_bytes(cell) || !chm_cell_has_ended(atomic_load(&cell->state)) ||
+        atomic_exchange(&cell->told, 1)) {
         return false;
     }
     *out = handle;
@@ -287,10 +326,7 @@ int chm_reap(chm_dev *dev, uint64_t *reqs, uint32_t max)
         chm_door_kick(dev);
     }
     pthread_mutex_lock(&dev->ended.lock);
-    if (!atomic_exchange(&dev->ended.wanted, 1)) {
-        /* What ended before the first call was not noted. */
-        atomic_store(&dev->ended.overflow, 1);
-    }
+    ended_want(dev);
     if (read(dev->ended.fd, &count, sizeof(count)) < 0) {
         count = 0;
     }

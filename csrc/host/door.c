@@ -27,6 +27,13 @@ int chm_door_check(const struct chm_dev *dev)
     return chm_memory_is_parent(&dev->memory) ? 0 : -ECHILD;
 }
 
+void chm_door_count_refusal(_Atomic uint64_t *counter, int rc)
+{
+    if (rc != -EINVAL) {
+        atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+    }
+}
+
 void chm_door_send(struct chm_dev *dev, const struct chm_cmd *cmd)
 {
     union {
@@ -96,23 +103,32 @@ static void spin_while_sent(struct chm_dev *dev, struct chm_cell *cell)
     } while (chm_now(dev) < end);
 }
 
-/* Sleep until done(state), or the deadline. */
-static int wait_sleeping(struct chm_dev *dev, struct chm_cell *cell, bool (*done)(uint32_t),
+/* Nothing to wait for: it has a result, or the handle died and the cell is somebody else's. */
+static bool wait_is_over(struct chm_cell *cell, uint32_t gen, uint32_t state)
+{
+    return chm_cell_has_ended(state) || atomic_load(&cell->gen) != gen;
+}
+
+/* Sleep until the cell has ended or was given up, or the deadline. */
+static int wait_sleeping(struct chm_dev *dev, struct chm_cell *cell, uint32_t gen,
                          uint64_t deadline_ns)
 {
     uint32_t state;
     int rc = 0;
 
     spin_while_sent(dev, cell);
-    if (done(atomic_load(&cell->state))) {
+    if (wait_is_over(cell, gen, atomic_load(&cell->state))) {
         return 0;
     }
     atomic_fetch_add(&cell->waiters, 1);
-    while (!done(state = atomic_load(&cell->state)) && rc == 0) {
+    while (!wait_is_over(cell, gen, state = atomic_load(&cell->state)) && rc == 0) {
         rc = chm_futex_wait(&cell->state, state, deadline_ns);
     }
     atomic_fetch_sub(&cell->waiters, 1);
-    return done(atomic_load(&cell->state)) ? 0 : rc == -EINTR ? -EINTR : -ETIMEDOUT;
+    if (wait_is_over(cell, gen, atomic_load(&cell->state))) {
+        return 0;
+    }
+    return rc == -EINTR ? -EINTR : -ETIMEDOUT;
 }
 
 static bool has_been_taken(uint32_t state)
@@ -134,13 +150,21 @@ void chm_door_wait_taken(struct chm_dev *dev, struct chm_cell *cell)
     }
 }
 
+int chm_door_wait_handle(struct chm_dev *dev, struct chm_cell *cell, uint32_t gen,
+                         uint64_t deadline_ns)
+{
+    int rc = 0;
+
+    if (!chm_cell_has_ended(atomic_load(&cell->state))) {
+        rc = dev->threaded ? wait_sleeping(dev, cell, gen, deadline_ns)
+                           : wait_stepping(dev, cell, deadline_ns);
+    }
+    return atomic_load(&cell->gen) == gen ? rc : -ESTALE;
+}
+
 int chm_door_wait_ended(struct chm_dev *dev, struct chm_cell *cell, uint64_t deadline_ns)
 {
-    if (chm_cell_has_ended(atomic_load(&cell->state))) {
-        return 0;
-    }
-    return dev->threaded ? wait_sleeping(dev, cell, chm_cell_has_ended, deadline_ns)
-                         : wait_stepping(dev, cell, deadline_ns);
+    return chm_door_wait_handle(dev, cell, atomic_load(&cell->gen), deadline_ns);
 }
 
 int chm_door_wait_until(struct chm_dev *dev, uint64_t at_ns, uint64_t deadline_ns)

@@ -59,6 +59,7 @@ struct chm_dev {
     struct chm_ended ended;
     struct chm_link_port link;
     _Atomic uint64_t delivered;
+    _Atomic uint64_t refused, write_refused; /* by the door; the firmware counts its own */
     _Atomic uint32_t users;   /* open streams and spaces: the device cannot be closed */
     _Atomic uint32_t streams; /* open streams: they share the window */
 
@@ -85,11 +86,15 @@ uint32_t chm_cell_index(const struct chm_dev *dev, const struct chm_cell *cell);
 bool chm_cell_give_up(struct chm_dev *dev, uint64_t handle);
 /* Publish what the firmware ended and freed. By whoever drives it. */
 void chm_cells_publish(struct chm_dev *dev);
+/* Is it a request for bytes, staged or read? Those of writes and flushes are not. */
+bool chm_cell_has_bytes(const struct chm_cell *cell);
 bool chm_cell_has_ended(uint32_t state);
 
 /* ---- door.c */
 /* 0, or -ECHILD / -EINVAL. Every public call begins with it. */
 int chm_door_check(const struct chm_dev *dev);
+/* An item was answered rc before it reached the firmware. Malformed ones do not count. */
+void chm_door_count_refusal(_Atomic uint64_t *counter, int rc);
 /* Run or send a command. */
 void chm_door_send(struct chm_dev *dev, const struct chm_cmd *cmd);
 /* Stepped: get the I/O going that the commands of a call asked for. */
@@ -100,6 +105,9 @@ uint64_t chm_door_deadline(struct chm_dev *dev, uint64_t timeout_ns);
 void chm_door_wait_taken(struct chm_dev *dev, struct chm_cell *cell);
 /* Wait until it has a result. 0: it has; -ETIMEDOUT. */
 int chm_door_wait_ended(struct chm_dev *dev, struct chm_cell *cell, uint64_t deadline_ns);
+/* The same for a handle of generation gen that another thread may give up meanwhile: -ESTALE. */
+int chm_door_wait_handle(struct chm_dev *dev, struct chm_cell *cell, uint32_t gen,
+                         uint64_t deadline_ns);
 /* Wait until the device's clock shows at_ns. 0 or -ETIMEDOUT if the deadline comes first. */
 int chm_door_wait_until(struct chm_dev *dev, uint64_t at_ns, uint64_t deadline_ns);
 /* Result of an ended cell: 0 or -errno; claims it. */

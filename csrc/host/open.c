@@ -369,6 +369,8 @@ int chm_stats(chm_dev *dev, struct chm_stats *out)
 
     if (rc == 0) {
         out->delivered_bytes = atomic_load(&dev->delivered);
+        out->refused += atomic_load(&dev->refused);
+        out->write_refused += atomic_load(&dev->write_refused);
     }
     return rc;
 }

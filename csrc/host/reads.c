@@ -15,6 +15,8 @@ static int read_one(struct chm_dev *dev, struct chm_read *item)
     rc = rc < 0 ? rc : chm_cell_new(dev, CHM_OP_READ, item->len, &cmd.cell, &item->req);
     if (rc == 0) {
         chm_door_send(dev, &cmd);
+    } else {
+        chm_door_count_refusal(&dev->refused, rc);
     }
     return rc;
 }

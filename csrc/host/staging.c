@@ -49,6 +49,7 @@ static int issue_one(struct chm_dev *dev, struct chm_cmd *cmd, uint64_t addr, ui
 
     rc = rc < 0 ? rc : chm_cell_new(dev, CHM_OP_ISSUE, len, &cmd->cell, &handle);
     if (rc < 0) {
+        chm_door_count_refusal(&dev->refused, rc);
         return rc;
     }
     cmd->addr = addr;
@@ -111,12 +112,19 @@ static int deliver(struct chm_dev *dev, struct chm_cell *cell, uint64_t deadline
     return dev->link.rate ? chm_door_wait_until(dev, at, deadline_ns) : 0;
 }
 
-int chm_wait_cell(struct chm_dev *dev, struct chm_cell *cell, uint64_t deadline_ns)
+static int wait_generation(struct chm_dev *dev, struct chm_cell *cell, uint32_t gen,
+                           uint64_t deadline_ns)
 {
-    int rc = chm_door_wait_ended(dev, cell, deadline_ns);
+    int rc = chm_door_wait_handle(dev, cell, gen, deadline_ns);
 
     rc = rc < 0 ? rc : chm_cell_result(cell);
-    return rc < 0 ? rc : deliver(dev, cell, deadline_ns);
+    rc = rc < 0 ? rc : deliver(dev, cell, deadline_ns);
+    return atomic_load(&cell->gen) == gen ? rc : -ESTALE;
+}
+
+int chm_wait_cell(struct chm_dev *dev, struct chm_cell *cell, uint64_t deadline_ns)
+{
+    return wait_generation(dev, cell, atomic_load(&cell->gen), deadline_ns);
 }
 
 /* Handles that have bytes: not those of writes. */
@@ -124,14 +132,14 @@ static struct chm_cell *bytes_cell(struct chm_dev *dev, uint64_t req)
 {
     struct chm_cell *cell = chm_cell_of(dev, req);
 
-    return cell && (cell->kind == CHM_OP_ISSUE || cell->kind == CHM_OP_READ) ? cell : NULL;
+    return cell && chm_cell_has_bytes(cell) ? cell : NULL;
 }
 
 static int wait_handle(struct chm_dev *dev, uint64_t req, uint64_t deadline_ns)
 {
     struct chm_cell *cell = bytes_cell(dev, req);
 
-    return cell ? chm_wait_cell(dev, cell, deadline_ns) : -ESTALE;
+    return cell ? wait_generation(dev, cell, (uint32_t)(req >> 32), deadline_ns) : -ESTALE;
 }
 
 int chm_wait(chm_dev *dev, uint64_t req, uint64_t timeout_ns)

@@ -6,22 +6,26 @@
 #include "host/door.h"
 #include "util/util.h"
 
-static int begin_send(struct chm_dev *dev, struct chm_write *item)
+enum { BEGIN_MAX = 64 /* of one batch on their way to the device thread at a time */ };
+
+static int begin_send(struct chm_dev *dev, const struct chm_write *item, uint64_t *id)
 {
     struct chm_cmd cmd = {.op = CHM_OP_BEGIN, .addr = item->addr, .len = item->len};
     int rc = chm_fw_check_write(dev->fw, item->addr, item->len);
 
-    rc = rc < 0 ? rc : chm_cell_new(dev, CHM_OP_BEGIN, item->len, &cmd.cell, &item->id);
+    rc = rc < 0 ? rc : chm_cell_new(dev, CHM_OP_BEGIN, item->len, &cmd.cell, id);
     if (rc == 0) {
         chm_door_send(dev, &cmd);
+    } else {
+        chm_door_count_refusal(&dev->write_refused, rc);
     }
     return rc;
 }
 
-/* The firmware's answer: fills data in, or gives the handle up. */
-static int begin_answer(struct chm_dev *dev, struct chm_write *item)
+/* The firmware's answer: fills the item in, or gives the handle up. */
+static int begin_answer(struct chm_dev *dev, struct chm_write *item, uint64_t id)
 {
-    struct chm_cell *cell = chm_cell_of(dev, item->id);
+    struct chm_cell *cell = chm_cell_of(dev, id);
     int rc;
 
     CHM_ASSERT(cell);
@@ -29,35 +33,57 @@ static int begin_answer(struct chm_dev *dev, struct chm_write *item)
     }
     rc = chm_cell_result(cell);
     if (rc < 0) {
-        chm_door_end(dev, item->id, CHM_OP_RELEASE);
+        chm_door_end(dev, id, CHM_OP_RELEASE);
         return rc;
     }
+    item->id = id;
     item->data = dev->memory.base + atomic_load(&cell->data_off);
     return 0;
+}
+
+/* At most BEGIN_MAX items. In order: nothing is admitted behind something that was refused for lack
+ * of room, here or (*full) before. Returns how many were admitted. */
+static int begin_some(struct chm_dev *dev, struct chm_write *items, uint32_t n, bool *full)
+{
+    uint64_t ids[BEGIN_MAX];
+    int done = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        items[i].status = begin_send(dev, &items[i], &ids[i]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (items[i].status == 0 && *full) {
+            chm_door_end(dev, ids[i], CHM_OP_ABORT);
+            items[i].status = -EAGAIN;
+        } else if (items[i].status == 0) {
+            items[i].status = begin_answer(dev, &items[i], ids[i]);
+        }
+        *full = *full || items[i].status == -EAGAIN;
+        done += items[i].status == 0;
+    }
+    return done;
 }
 
 int chm_write_begin(chm_dev *dev, struct chm_write *items, uint32_t n)
 {
     int done = 0, rc = chm_door_check(dev);
+    uint32_t step = rc == 0 && dev->threaded ? BEGIN_MAX : 1;
     bool full = false;
 
     if (rc < 0 || (n > 0 && !items)) {
         return rc < 0 ? rc : -EINVAL;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        items[i].status = begin_send(dev, &items[i]);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        if (items[i].status == 0) {
-            items[i].status = begin_answer(dev, &items[i]);
+    for (uint32_t i = 0; i < n; i += step) {
+        uint32_t some = (uint32_t)chm_min(step, n - i);
+
+        if (!full) {
+            done += begin_some(dev, items + i, some, &full);
+            continue;
         }
-        /* In order: nothing is admitted behind something that was refused for lack of room. */
-        if (full && items[i].status == 0) {
-            chm_door_end(dev, items[i].id, CHM_OP_ABORT);
-            items[i].status = -EAGAIN;
+        for (uint32_t k = i; k < i + some; k++) {
+            items[k].status = -EAGAIN;
+            chm_door_count_refusal(&dev->write_refused, -EAGAIN);
         }
-        full = full || items[i].status == -EAGAIN;
-        done += items[i].status == 0;
     }
     return done;
 }

@@ -12,9 +12,6 @@
  * rest waits in `pending`. An I/O that fails before the kernel is asked goes through the ring as a
  * NOP with its result in io->res: one path for all, and the ring's fd is readable for it too.
  *
- * The ring's own fd serves as caps.event_fd: poll() finds it readable while completions wait, with
- * every set-up flag, and at no cost.
- *
  * wake(): a poll of an eventfd is always in the ring (a poll and not a read, so that the kernel
  * never has a buffer of ours when the ring is closed). Called by one thread at a time; wake() by
  * anybody.
@@ -413,7 +410,6 @@ int chm_media_uring_open(const struct chm_media_args *args, struct chm_medium **
         u->fd[i] = args->backings[i].fd;
     }
     chm_uring_register(u, args);
-    u->m.caps.event_fd = u->ring.ring_fd;
     *out = &u->m;
     return 0;
 fail_fd:

@@ -60,7 +60,7 @@ void chm_sim_image_close(struct chm_sim_image *s)
 void chm_sim_image_read(const struct chm_sim_image *s, uint32_t member, uint64_t off, void *buf,
                         uint64_t len)
 {
-    if (s->live) {
+    if (s->live && len > 0) {
         memcpy(buf, s->live + member * s->stride + off, len);
     }
 }

@@ -133,6 +133,11 @@ int chm_uring_setup(struct chm_uring *u, const struct chm_media_args *args, stru
         (void)snprintf(u->m.caps.note, sizeof(u->m.caps.note), "ring set up with flags 0x%x only",
                        ring_flags[level]);
     }
+    /* poll() finds the ring's own fd readable while completions wait, at no cost. Not so where
+     * completions are deferred: nobody is told of them before the thread enters the kernel. */
+    if ((ring_flags[level] & IORING_SETUP_DEFER_TASKRUN) == 0) {
+        u->m.caps.event_fd = u->ring.ring_fd;
+    }
     /* A child that inherited the mappings could write into the ring. Not fatal where
      * unsupported. */
     (void)io_uring_ring_dontfork(&u->ring);

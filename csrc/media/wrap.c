@@ -101,7 +101,7 @@ void chm_wrap_give(struct chm_wrap *w, struct chm_shadow *s, uint64_t at_ns)
     chm_io_heap_push(&w->ready, at_ns, &s->io);
 }
 
-/* Let the inner medium work until wait_ns; returns 0 or -errno. */
+/* Let the inner medium work until wait_ns; returns how many shadows it handed back, or -errno. */
 static int collect(struct chm_wrap *w, uint64_t wait_ns)
 {
     struct chm_io *ios[COLLECT_BATCH];
@@ -111,7 +111,7 @@ static int collect(struct chm_wrap *w, uint64_t wait_ns)
         w->inner_held--;
         w->finished(w, shadow_of(ios[i]));
     }
-    return n < 0 ? n : 0;
+    return n;
 }
 
 static unsigned hand_back(struct chm_wrap *w, struct chm_io **out, unsigned max, uint64_t now_ns)
@@ -129,30 +129,26 @@ static unsigned hand_back(struct chm_wrap *w, struct chm_io **out, unsigned max,
     return n;
 }
 
-/* Nothing will ever end: in virtual time, waiting for ever would be for ever. */
-static bool is_stuck(const struct chm_wrap *w, uint64_t deadline_ns)
-{
-    return w->m.caps.virtual_time && deadline_ns == CHM_FOREVER_NS && w->inner_held == 0 &&
-           w->ready.count == 0;
-}
-
 int chm_wrap_reap(struct chm_medium *m, struct chm_io **out, unsigned max, uint64_t deadline_ns)
 {
     struct chm_wrap *w = wrap_of(m);
     uint64_t wait_ns = 0;
 
     for (;;) {
-        int rc = collect(w, wait_ns);
+        int got = collect(w, wait_ns);
         uint64_t now_ns = chm_medium_now(w->inner);
         unsigned n = hand_back(w, out, max, now_ns);
         if (atomic_exchange(&w->woken, false) || n > 0) {
             return (int)n;
         }
-        if (rc) {
-            return rc;
+        if (got < 0) {
+            return got;
         }
-        if (now_ns >= deadline_ns || is_stuck(w, deadline_ns)) {
+        if (now_ns >= deadline_ns) {
             return 0;
+        }
+        if (got == 0 && wait_ns == CHM_FOREVER_NS && w->m.caps.virtual_time) {
+            return 0; /* nothing will ever end */
         }
         wait_ns = chm_min(deadline_ns, chm_io_heap_next(&w->ready));
     }
@@ -163,13 +159,15 @@ uint64_t chm_wrap_now(struct chm_medium *m)
     return chm_medium_now(wrap_of(m)->inner);
 }
 
-/* The flag is what reap() believes; the inner medium only has to stop waiting. */
+/* The flag is what reap() believes; the inner medium only has to stop waiting, if it ever waits. */
 void chm_wrap_wake(struct chm_medium *m)
 {
     struct chm_wrap *w = wrap_of(m);
 
     atomic_store(&w->woken, true);
-    chm_medium_wake(w->inner);
+    if (!w->m.caps.virtual_time) {
+        chm_medium_wake(w->inner);
+    }
 }
 
 int chm_wrap_close(struct chm_wrap *w, uint64_t deadline_ns)

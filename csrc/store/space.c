@@ -37,6 +37,7 @@ struct object {
     uint64_t addr, len;
     uint64_t piece_end; /* PUTTING: bytes handed out so far */
     uint64_t write_id;  /* PUTTING: the piece the caller fills, 0: none */
+    int32_t error;      /* PUTTING: a piece was lost, so it will never be whole */
     uint32_t gen;
     uint32_t holds;
     uint32_t next_free;
@@ -218,13 +219,14 @@ int chm_put_begin(chm_space *sp, uint64_t len, struct chm_object *out)
 static int put_piece_done(struct chm_space *sp, struct object *o)
 {
     int32_t status = 0;
-    int rc = 1;
+    int rc;
 
     if (o->write_id) {
         rc = chm_write_commit(sp->dev, &o->write_id, 1, &status);
         o->write_id = 0;
+        o->error = rc < 0 ? rc : status;
     }
-    return rc < 0 ? rc : status;
+    return o->error;
 }
 
 static int put_piece(struct chm_space *sp, struct object *o, struct chm_piece_put *out)
@@ -349,6 +351,7 @@ int chm_put(chm_space *sp, const void *buf, uint64_t len, uint64_t timeout_ns,
         return rc;
     }
     rc = put_fill(sp, obj.id, buf, chm_door_deadline(sp->dev, timeout_ns));
+    rc = rc == -EAGAIN && timeout_ns > 0 ? -ETIMEDOUT : rc;
     rc = rc < 0 ? rc : chm_put_commit(sp, obj.id);
     if (rc < 0) {
         chm_put_abort(sp, obj.id);

@@ -7,12 +7,12 @@
  * share them, up to the stream's share of the window; else into its own runs. So whatever others
  * hold, a stream whose consumer gives pieces back can always go on.
  *
- *   piece: PLANNED -> ISSUED -> HELD -> gone        issue, next, release
- *             ^         |
- *             +---------+  expired, or came due without room: issued again
+ *   piece: SPARE -> PLANNED -> ISSUED -> HELD -> SPARE        issue, next, release
+ *                      ^         |
+ *                      +---------+  expired, came due without room, or made way for one before it
  *
- * Pieces stand in a ring in order of the list. It is advanced only by the consumer's calls; what
- * was issued proceeds without them. One thread at a time.
+ * Pieces that are planned or issued stand in a ring in order of the list. It is advanced only by
+ * the consumer's calls; what was issued proceeds without them. One thread at a time.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@
 #include "util/util.h"
 
 enum {
-    RING = 256,          /* pieces issued or held at once */
+    PIECES = 256,        /* planned, issued or held at once */
     STREAMS_MAX = 4096,  /* per device */
     ISSUE_AGAIN_MAX = 8, /* times one call to next issues a piece again that expired */
     SEGMENT = 16 << 20,
@@ -32,12 +32,14 @@ enum {
     RETRY_NS = 100000, /* between looks whether a run has come free */
 };
 
-enum piece_state { PIECE_PLANNED, PIECE_ISSUED, PIECE_HELD, PIECE_GONE };
+enum piece_state { PIECE_SPARE, PIECE_PLANNED, PIECE_ISSUED, PIECE_HELD };
 
 struct piece {
     uint64_t offset, len; /* within the object */
+    uint64_t at;          /* within the list: bytes before it */
     uint64_t req;
     uint32_t object;
+    int32_t error; /* PLANNED: why it can never be issued, or 0 */
     uint8_t state;
 };
 
@@ -54,20 +56,29 @@ struct chm_stream {
     bool granted;
 
     uint32_t plan_object; /* what is planned next */
-    uint64_t plan_offset;
-    uint64_t first, next,
-        end;            /* ring positions: oldest, next to hand out, end of what is planned */
+    uint64_t plan_offset, plan_at;
+    uint64_t next, end; /* places in `ahead`: next to hand out, end of what is planned */
     uint64_t out_bytes; /* issued or held */
     uint32_t out, held;
     uint64_t delivered_bytes;
     uint32_t whole_objects;
     int32_t status;
-    struct piece ring[RING];
+
+    struct piece *ahead[PIECES]; /* a ring: planned or issued, in order of the list */
+    struct piece *spare[PIECES];
+    uint32_t spares;
+    struct piece pieces[PIECES];
 };
 
-static struct piece *piece_at(struct chm_stream *s, uint64_t position)
+static struct piece *piece_at(struct chm_stream *s, uint64_t place)
 {
-    return &s->ring[position % RING];
+    return s->ahead[place % PIECES];
+}
+
+static void piece_drop(struct chm_stream *s, struct piece *p)
+{
+    p->state = PIECE_SPARE;
+    s->spare[s->spares++] = p;
 }
 
 /* ---- how long are pieces, and how many fit */
@@ -138,7 +149,7 @@ static int stream_reserve(struct chm_stream *s)
 
 static void stream_pump(struct chm_stream *s);
 
-/* Set times and window; everything the caller may leave to the default. */
+/* Set times and window, everything the caller may leave to the default, and what is not zero. */
 static void stream_settle(struct chm_stream *s, const struct chm_stream_options *o)
 {
     uint64_t limit = o->deadline_ns ? o->deadline_ns : DEADLINE_S * (uint64_t)CHM_SECOND;
@@ -148,6 +159,9 @@ static void stream_settle(struct chm_stream *s, const struct chm_stream_options 
     s->not_before_ns = o->not_before_ns;
     s->deadline_ns = chm_sat_add(begin, limit);
     s->early = o->early != 0;
+    for (uint32_t i = 0; i < PIECES; i++) {
+        piece_drop(s, &s->pieces[i]);
+    }
 }
 
 int chm_stream_open(chm_dev *dev, const struct chm_range *objs, uint32_t n,
@@ -200,8 +214,8 @@ int chm_stream_close(chm_stream *s)
     if (!s || rc < 0) {
         return rc;
     }
-    for (uint64_t i = s->first; i < s->end; i++) {
-        struct piece *p = piece_at(s, i);
+    for (uint32_t i = 0; i < PIECES; i++) {
+        struct piece *p = &s->pieces[i];
 
         if (p->state == PIECE_ISSUED || p->state == PIECE_HELD) {
             chm_door_end(s->dev, p->req, CHM_OP_RELEASE);
@@ -218,22 +232,26 @@ int chm_stream_close(chm_stream *s)
 
 /* ---- issuing ahead */
 
-/* Put the next piece of the list to the end of the ring. False: the list or the ring is at its end.
- */
+/* Put the next piece of the list to the end of the ring. False: that was all of the list, or no
+ * piece is spare. */
 static bool stream_plan(struct chm_stream *s)
 {
     const struct chm_range *o;
     struct piece *p;
 
-    if (s->plan_object == s->nobjs || s->end - s->first == RING) {
+    if (s->plan_object == s->nobjs || s->spares == 0) {
         return false;
     }
     o = &s->objs[s->plan_object];
-    p = piece_at(s, s->end++);
-    *p = (struct piece){.object = s->plan_object,
+    p = s->spare[--s->spares];
+    s->ahead[s->end++ % PIECES] = p;
+    *p = (struct piece){.state = PIECE_PLANNED,
+                        .object = s->plan_object,
                         .offset = s->plan_offset,
+                        .at = s->plan_at,
                         .len = chm_min(s->piece_bytes, o->len - s->plan_offset)};
     s->plan_offset += p->len;
+    s->plan_at += p->len;
     if (s->plan_offset == o->len) {
         s->plan_object++;
         s->plan_offset = 0;
@@ -241,7 +259,7 @@ static bool stream_plan(struct chm_stream *s)
     return true;
 }
 
-/* The first piece that is not issued, or NULL when all of the list is or the ring is full. */
+/* The first piece that is not issued, or NULL when all of the list is or no piece is spare. */
 static struct piece *stream_to_issue(struct chm_stream *s)
 {
     for (uint64_t i = s->next; i < s->end; i++) {
@@ -268,6 +286,7 @@ static int piece_issue(struct chm_stream *s, struct piece *p)
     int rc = chm_issue_reserved(s->dev, s->reserve, s->objs[p->object].addr + p->offset, p->len,
                                 s->not_before_ns, &p->req);
 
+    p->error = rc == -EAGAIN || rc == -EBUSY ? 0 : rc; /* those pass */
     if (rc == 0) {
         p->state = PIECE_ISSUED;
         s->out++;
@@ -276,6 +295,7 @@ static int piece_issue(struct chm_stream *s, struct piece *p)
     return rc;
 }
 
+/* Give its space back. What becomes of the piece is up to the caller. */
 static void piece_take_back(struct chm_stream *s, struct piece *p)
 {
     chm_door_end(s->dev, p->req, CHM_OP_RELEASE);
@@ -344,25 +364,56 @@ static int piece_wait(struct chm_stream *s, struct piece *p, uint64_t deadline_n
     if (!cell) {
         return -ESTALE;
     }
-    if (s->early && atomic_load(&cell->data_off) != CHM_CELL_NO_DATA &&
-        !chm_cell_has_ended(atomic_load(&cell->state))) {
-        return 0;
+    if (s->early && !chm_cell_has_ended(atomic_load(&cell->state))) {
+        /* Claim it first: from here on it must not expire under the consumer. */
+        int rc = chm_cell_result(cell);
+
+        if (rc < 0 || atomic_load(&cell->data_off) != CHM_CELL_NO_DATA) {
+            return rc;
+        }
     }
     return chm_wait_cell(s->dev, cell, deadline_ns);
 }
 
-/* Get the next piece issued. Where the consumer holds nothing, its own runs are free or about to
- * be: a piece given back while it was being read frees its run when the read has ended. */
+static bool next_is_issued(struct chm_stream *s)
+{
+    return s->next < s->end && piece_at(s, s->next)->state == PIECE_ISSUED;
+}
+
+/* The next piece has no space while pieces behind it do, as when it expired before they did: the
+ * last of them gives its own up. False: there is none. */
+static bool stream_make_way(struct chm_stream *s)
+{
+    for (uint64_t i = s->end; i-- > s->next;) {
+        struct piece *p = piece_at(s, i);
+
+        if (p->state == PIECE_ISSUED) {
+            piece_take_back(s, p);
+            p->state = PIECE_PLANNED;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Get the next piece issued. Where the consumer holds less than what is reserved, one of the runs
+ * is free or about to be: a piece given back while it was being read frees its run when the read
+ * has ended. */
 static int stream_issue_next(struct chm_stream *s, uint64_t deadline_ns)
 {
     int rc = 0;
 
     stream_pump(s);
-    while (s->next == s->end || piece_at(s, s->next)->state != PIECE_ISSUED) {
-        if (s->held > 0) {
-            return -EDEADLK;
+    while (!next_is_issued(s)) {
+        if (s->next < s->end && piece_at(s, s->next)->error < 0) {
+            return piece_at(s, s->next)->error;
         }
-        rc = chm_door_wait_until(s->dev, chm_now(s->dev) + RETRY_NS, deadline_ns);
+        if (!stream_make_way(s)) {
+            if (s->held >= s->runs) {
+                return -EDEADLK;
+            }
+            rc = chm_door_wait_until(s->dev, chm_now(s->dev) + RETRY_NS, deadline_ns);
+        }
         if (rc < 0) {
             return rc;
         }
@@ -456,21 +507,26 @@ int chm_stream_release(chm_stream *s, uint64_t req)
     if (rc < 0) {
         return rc;
     }
-    for (uint64_t i = s->first; i < s->next; i++) {
-        struct piece *p = piece_at(s, i);
+    for (uint32_t i = 0; i < PIECES; i++) {
+        struct piece *p = &s->pieces[i];
 
         if (p->state == PIECE_HELD && p->req == req) {
             piece_take_back(s, p);
-            p->state = PIECE_GONE;
+            piece_drop(s, p);
             s->held--;
-            while (s->first < s->next && piece_at(s, s->first)->state == PIECE_GONE) {
-                s->first++;
-            }
             stream_pump(s);
             return 0;
         }
     }
     return -ESTALE;
+}
+
+/* Bytes of it that are there, from the front. */
+static uint64_t piece_ready(struct chm_stream *s, const struct piece *p)
+{
+    int64_t n = p->state == PIECE_PLANNED ? 0 : chm_progress(s->dev, p->req);
+
+    return n > 0 ? (uint64_t)n : 0;
 }
 
 /* What is ready behind what was delivered, without a gap. */
@@ -480,11 +536,27 @@ static uint64_t stream_ready_ahead(struct chm_stream *s)
 
     for (uint64_t i = s->next; i < s->end; i++) {
         struct piece *p = piece_at(s, i);
-        int64_t n = p->state == PIECE_ISSUED ? chm_progress(s->dev, p->req) : 0;
+        uint64_t n = piece_ready(s, p);
 
-        ready += n > 0 ? (uint64_t)n : 0;
-        if (n < (int64_t)p->len) {
+        ready += n;
+        if (n < p->len) {
             break;
+        }
+    }
+    return ready;
+}
+
+/* The same for all of it: what was delivered early may not be all there yet. */
+static uint64_t stream_ready(struct chm_stream *s)
+{
+    uint64_t ready = s->delivered_bytes + stream_ready_ahead(s);
+
+    for (uint32_t i = 0; i < PIECES && s->early; i++) {
+        struct piece *p = &s->pieces[i];
+        uint64_t n = p->state == PIECE_HELD ? piece_ready(s, p) : p->len;
+
+        if (n < p->len) {
+            ready = chm_min(ready, p->at + n);
         }
     }
     return ready;
@@ -498,7 +570,7 @@ int chm_stream_info(chm_stream *s, struct chm_stream_info *out)
         return rc < 0 ? rc : -EINVAL;
     }
     *out = (struct chm_stream_info){
-        .ready_bytes = s->delivered_bytes + stream_ready_ahead(s),
+        .ready_bytes = stream_ready(s),
         .delivered_bytes = s->delivered_bytes,
         .whole_objects = s->whole_objects,
         .held = s->held,
