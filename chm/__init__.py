@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CXL hybrid-memory device in userspace.
+
+    import chm
+
+    chm.format("disk.chm", "1GiB")
+    with chm.open("disk.chm") as dev:
+        dev.write(0, data)
+        with dev.prefetch(0, len(data)) as req:     # issue, wait ... release
+            use(req.view())                         # the bytes where they are: no copy
+
+docs/api.md goes through all of it by task.
+"""
+
+from chm._buffers import aligned_empty
+from chm._ffi import PAGE, lib, text
+from chm.batch import Batch
+from chm.device import Device, format, format_device, open, sim
+from chm.errors import (
+    BadHeader,
+    Busy,
+    ChmError,
+    Closed,
+    Deadlock,
+    DeviceFull,
+    Exists,
+    Expired,
+    ForeignMember,
+    Forked,
+    InvalidArgument,
+    MediaError,
+    NotFound,
+    OutOfRange,
+    StaleHandle,
+    TableFull,
+    TooLarge,
+    Unsupported,
+    WaitTimeout,
+    WouldBlock,
+)
+from chm.options import FaultOptions, FormatOptions, Options, PaceOptions, SimOptions, sim_options
+from chm.request import (
+    Ptr,
+    Request,
+    chm_prefetch_object,
+    chm_prefetch_progress,
+    chm_prefetch_release,
+    chm_prefetch_wait,
+)
+from chm.space import Object, Put, Space
+from chm.stats import DeviceInfo, Histogram, SpaceStats, Stats, StreamInfo
+from chm.stream import Piece, Stream
+from chm.units import (
+    format_duration,
+    format_rate,
+    format_size,
+    parse_duration,
+    parse_rate,
+    parse_size,
+)
+from chm.write import Write
+
+__version__: str = text(lib.chm_version())
+
+__all__ = [
+    "PAGE",
+    "BadHeader",
+    "Batch",
+    "Busy",
+    "ChmError",
+    "Closed",
+    "Deadlock",
+    "Device",
+    "DeviceFull",
+    "DeviceInfo",
+    "Exists",
+    "Expired",
+    "FaultOptions",
+    "ForeignMember",
+    "Forked",
+    "FormatOptions",
+    "Histogram",
+    "InvalidArgument",
+    "MediaError",
+    "NotFound",
+    "Object",
+    "Options",
+    "OutOfRange",
+    "PaceOptions",
+    "Piece",
+    "Ptr",
+    "Put",
+    "Request",
+    "SimOptions",
+    "Space",
+    "SpaceStats",
+    "StaleHandle",
+    "Stats",
+    "Stream",
+    "StreamInfo",
+    "TableFull",
+    "TooLarge",
+    "Unsupported",
+    "WaitTimeout",
+    "WouldBlock",
+    "Write",
+    "__version__",
+    "aligned_empty",
+    "chm_prefetch_object",
+    "chm_prefetch_progress",
+    "chm_prefetch_release",
+    "chm_prefetch_wait",
+    "format",
+    "format_device",
+    "format_duration",
+    "format_rate",
+    "format_size",
+    "open",
+    "parse_duration",
+    "parse_rate",
+    "parse_size",
+    "sim",
+    "sim_options",
+]

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C handle of one device, and the rules by which Python may use it.
+
+States: open -> closed, or open -> forked (in a child process). Leaving *open* shuts the gate that
+every C call goes through, so that nothing can reach a handle that is gone.
+
+- A stepped device has one lock around every call. A device with a thread needs none; there, callers
+  are counted, so that closing can wait until they have left.
+- Waits go to C in slices, between which Python handles signals (the GIL is free inside C).
+- Finalisers run at any moment, also inside a call of ours. They only append to ``garbage``; the
+  next call gives it back (``drain``). An entry whose memory is still looked at stays until then.
+- ``views`` knows every view that was handed out: closing is refused while one lives, since the
+  memory goes away with the device.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from chm._ffi import ffi, field_names, lib, text
+from chm.errors import ChmError, check, error_from_text, error_of
+from chm.units import seconds_to_ns
+
+if TYPE_CHECKING:
+    from chm.aio import Waiters
+    from chm.space import Space
+    from chm.stream import Stream
+
+THREAD_SLICE_NS = 100_000_000  # Ctrl-C answers within this
+HOUR_NS = 3_600_000_000_000
+STEPPED_SLICE_NS = 20_000_000  # shorter: other threads wait for the lock meanwhile
+
+# Views that must be gone, then the call to make with its arguments.
+Leftover = tuple[Sequence["weakref.ref[Any]"], Callable[..., Any], tuple[Any, ...]]
+
+_CALLS = [
+    name.removeprefix("chm_")
+    for name in dir(lib)
+    if name.startswith("chm_") and name not in ("chm_version", "chm_format", "chm_open")
+]
+
+
+class Gate:
+    """Whether calls may go in, and who is inside. Closing shuts it first, then waits for those."""
+
+    __slots__ = ("inside", "lock", "shut")
+
+    def __init__(self, threaded: bool) -> None:
+        self.lock = None if threaded else threading.Lock()
+        self.inside: list[None] = []
+        self.shut: int = 0  # errno with which calls are turned away
+
+    def wait_empty(self, seconds: float) -> bool:
+        """Whether everybody left in time; a waiter does so after its slice."""
+        end = time.monotonic() + seconds
+        while self.inside and time.monotonic() < end:
+            time.sleep(0.0005)
+        return not self.inside
+
+
+def _locked(call: Callable[..., Any], gate: Gate, lock: threading.Lock) -> Callable[..., Any]:
+    def locked(*args: Any) -> Any:
+        with lock:
+            if gate.shut:
+                raise error_of(-gate.shut, "chm")
+            return call(*args)
+
+    return locked
+
+
+def _counted(call: Callable[..., Any], gate: Gate) -> Callable[..., Any]:
+    enter, leave = gate.inside.append, gate.inside.pop
+
+    def counted(*args: Any) -> Any:
+        try:
+            # First in, then look: closing shuts first, then counts.
+            enter(None)
+            if gate.shut:
+                raise error_of(-gate.shut, "chm")
+            return call(*args)
+        finally:
+            leave()
+
+    return counted
+
+
+def _view_many(dev: Any, reqs: Iterable[int], places: Iterable[Any]) -> int:
+    """chm_view for several requests; through the gate once."""
+    view = lib.chm_view
+    for req, place in zip(reqs, places):  # noqa: B905 - places may be longer
+        rc = view(dev, req, place)
+        if rc:
+            return int(rc)
+    return 0
+
+
+class Calls:
+    """The functions of chm.h without their prefix, behind the gate of one device."""
+
+    __slots__ = (*_CALLS, "view_many")
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+    def __init__(self, gate: Gate) -> None:
+        calls = {name: getattr(lib, "chm_" + name) for name in _CALLS}
+        calls["view_many"] = _view_many
+        for name, call in calls.items():
+            lock = gate.lock
+            setattr(self, name, _locked(call, gate, lock) if lock else _counted(call, gate))
+
+
+class Door:
+    """Shared by a Device and everything made from it."""
+
+    __slots__ = (
+        "__weakref__",
+        "c",
+        "closing",
+        "dev",
+        "garbage",
+        "gate",
+        "items",
+        "limbo",
+        "linked",
+        "name",
+        "registered",
+        "slice_ns",
+        "spaces",
+        "state",
+        "streams",
+        "threaded",
+        "views",
+        "virtual",
+        "waiters",
+    )
+
+    def __init__(self, dev: Any, name: str) -> None:
+        info = ffi.new("struct chm_info *")
+        check(lib.chm_info(dev, info), "info")
+        self.dev = dev
+        self.name = name
+        self.state = "open"
+        self.virtual = bool(info.virtual_time)
+        self.linked = info.link_rate != 0
+        self.threaded = bool(info.threaded)
+        self.gate = Gate(self.threaded)
+        self.slice_ns = THREAD_SLICE_NS if info.threaded else STEPPED_SLICE_NS
+        self.c = Calls(self.gate)
+        self.closing = threading.Lock()
+        self.garbage: deque[Leftover] = deque()
+        self.views: dict[int, weakref.ref[Any]] = {}
+        self.items: list[Any] = []  # struct chm_issue * to use again
+        self.limbo: list[Any] = []  # buffers of reads that nobody waits for any more
+        self.registered: dict[int, Any] = {}
+        self.streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self.spaces: weakref.WeakSet[Space] = weakref.WeakSet()
+        self.waiters: Waiters | None = None
+        _doors.add(self)
+
+    # -- giving back what was dropped ----------------------------------------------------------
+
+    def drain(self) -> None:
+        """Give back what finalisers left, except what somebody still looks at."""
+        garbage = self.garbage
+        if self.state != "open":
+            return
+        for _ in range(len(garbage)):
+            try:
+                entry = garbage.popleft()
+            except IndexError:
+                return  # another thread was faster
+            views, call, args = entry
+            if any(view() is not None for view in views) or call(*args) == -errno.EBUSY:
+                garbage.append(entry)
+                continue
+            for view in views:
+                self.views.pop(id(view), None)
+        if self.limbo and self.c.quiesce(self.dev, 0) == 0:
+            self.limbo.clear()
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        return int(self.c.now(self.dev))
+
+    def sliced(
+        self, wait: Callable[[int], int], timeout: float | None, slice_ns: int | None = None
+    ) -> int:
+        """Call ``wait(ns)`` in slices until it answers or ``timeout`` seconds passed.
+
+        Virtual time passes in no time, and does not pass at all when nothing is left to happen: one
+        call says what there is to say.
+        """
+        slice_ns = slice_ns or self.slice_ns
+        if self.virtual:
+            return wait(seconds_to_ns(timeout))
+        end = None if timeout is None else self.now() + seconds_to_ns(timeout)
+        while True:
+            left = slice_ns if end is None else min(max(end - self.now(), 0), slice_ns)
+            rc = wait(left)
+            if rc not in (-errno.ETIMEDOUT, -errno.EINTR):
+                return rc
+            if end is not None and self.now() >= end:
+                return -errno.ETIMEDOUT
+            self.hand_over()
+
+    def flush(self, timeout: float | None) -> int:
+        """Flush in one piece where other threads may commit meanwhile: each call of it covers what
+        was committed before, so slices might never see the end. A signal ends it with EINTR."""
+        whole = HOUR_NS if self.threaded else None
+        return self.sliced(lambda ns: int(self.c.flush(self.dev, ns)), timeout, whole)
+
+    def hand_over(self) -> None:
+        """Between two slices of a stepped device: locks are not fair, so let a waiter have it."""
+        if not self.threaded:
+            time.sleep(0.00005)
+
+    def pause(self, ns: int) -> None:
+        """Let the device work for a while: step it, or sleep if it has a thread."""
+        if self.threaded:
+            time.sleep(ns / 1e9)
+        else:
+            self.c.step(self.dev, self.now() + ns)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def close(self, timeout: float) -> None:
+        with self.closing:
+            if self.state != "open":
+                return
+            if count := sum(view() is not None for view in list(self.views.values())):
+                raise BufferError(f"{count} views of {self.name} are alive; drop them, then close")
+            self._shut_children()
+            if self.waiters is not None:
+                self.waiters.shut()
+            # The last call cannot be interrupted, so what may take long is waited for here.
+            started = time.monotonic()
+            self.flush(timeout)
+            self._end(timeout if self.virtual else timeout - (time.monotonic() - started))
+
+    def _shut_children(self) -> None:
+        for stream in list(self.streams):
+            stream.close()
+        for space in list(self.spaces):
+            space._shutdown()
+        left = -1
+        while left != len(self.garbage):
+            left = len(self.garbage)
+            self.drain()
+
+    def _end(self, timeout: float) -> None:
+        self.state = "closed"
+        self.gate.shut = errno.ESHUTDOWN
+        if self.gate.lock is not None:
+            with self.gate.lock:
+                rc = int(lib.chm_close(self.dev, seconds_to_ns(timeout)))
+        elif self.gate.wait_empty(max(timeout, 1.0)):
+            rc = int(lib.chm_close(self.dev, seconds_to_ns(timeout)))
+        else:
+            rc = -errno.ETIMEDOUT  # somebody is inside for good: the handle stays, unused
+        if rc == -errno.ETIMEDOUT:
+            _kept_for_ever.append((self.limbo, self.registered))
+        self.limbo, self.registered = [], {}
+        self.garbage.clear()
+        check(rc, "close", self.name)
+
+    def __del__(self) -> None:
+        if getattr(self, "state", "closed") == "open":
+            _orphans.append(self)  # closed by the next open, or at exit; never from here
+            warnings.warn(f"device {self.name} was not closed", ResourceWarning, stacklevel=2)
+
+
+_doors: weakref.WeakSet[Door] = weakref.WeakSet()
+_orphans: list[Door] = []
+_kept_for_ever: list[Any] = []
+
+
+def close_orphans() -> None:
+    """Close the devices that were dropped open."""
+    for _ in range(len(_orphans)):
+        door = _orphans.pop(0)
+        try:
+            door.close(30.0)
+        except BufferError:
+            _orphans.append(door)
+        except ChmError as error:
+            warnings.warn(f"device {door.name}: {error}", ResourceWarning, stacklevel=2)
+
+
+def _at_exit() -> None:
+    for door in [*_orphans, *_doors]:
+        try:
+            door.close(5.0)
+        except BufferError:
+            door.c.flush(door.dev, seconds_to_ns(5.0))
+        except ChmError:
+            pass
+
+
+def _after_fork_in_child() -> None:
+    for door in [*_orphans, *_doors]:
+        if door.state == "open":
+            door.state = "forked"
+        door.gate.shut = door.gate.shut or errno.ECHILD
+        # A lock may be held by a thread that does not exist here.
+        door.closing = threading.Lock()
+        if door.gate.lock is not None:
+            door.gate.lock = threading.Lock()
+            door.c = Calls(door.gate)
+        door.garbage.clear()
+    _orphans.clear()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def fields_of(ctype: str, struct: Any) -> dict[str, Any]:
+    """The members of a C struct by name; C strings as str."""
+    out = {}
+    for name in field_names(ctype):
+        value = getattr(struct, name)
+        is_text = not isinstance(value, (int, float)) and ffi.typeof(value).item.cname == "char"
+        out[name] = text(value) if is_text else value
+    return out
+
+
+def explained(call: Callable[..., int], *args: Any, path: str | None) -> None:
+    """Call ``call(*args, err)`` and raise with the words that C gives for a failure."""
+    err = ffi.new("struct chm_error *")
+    rc = call(*args, err)
+    if rc < 0:
+        raise error_from_text(rc, text(err.text), path)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the device tells about itself: plain frozen dataclasses, each with ``to_dict``.
+
+Fields are those of the C structs of the same name, where chm.h explains each. A test compares the
+names, so that a counter added in C cannot be forgotten here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chm._door import fields_of
+from chm._ffi import ffi, field_names, lib
+
+SUB: int = lib.CHM_HIST_SUB
+
+
+@dataclass(frozen=True)
+class Record:
+    """A result that can be written down."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values."""
+        return {
+            f.name: value.to_dict() if isinstance(value, Record) else value
+            for f in dataclasses.fields(self)
+            for value in (getattr(self, f.name),)
+        }
+
+
+def bucket_value(bucket: int) -> int:
+    """The smallest value that falls into a bucket of a histogram."""
+    if bucket < 2 * SUB:
+        return bucket
+    shift = bucket // SUB - 1
+    return (bucket % SUB + SUB) << shift
+
+
+@dataclass(frozen=True)
+class Histogram(Record):
+    """Log-scale, buckets 3 % wide: ``buckets`` maps a bucket to its count (no zeros)."""
+
+    count: int = 0
+    sum: int = 0
+    max: int = 0
+    buckets: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def mean(self) -> float:
+        """Exact mean of all values; 0 when empty."""
+        return self.sum / self.count if self.count else 0.0
+
+    def quantile(self, share: float) -> int:
+        """Smallest recorded value that ``share`` (0..1) of all do not exceed, within 1/32."""
+        return int(lib.chm_hist_quantile(self._to_c(), share))
+
+    def _to_c(self) -> Any:
+        struct = ffi.new("struct chm_hist *", {"count": self.count, "sum": self.sum})
+        struct.max = self.max
+        for bucket, count in self.buckets.items():
+            struct.bucket[bucket] = count
+        return struct
+
+    def __sub__(self, earlier: Histogram) -> Histogram:
+        """What was recorded since ``earlier``. ``max`` is the upper end of the top bucket."""
+        buckets = {b: n - earlier.buckets.get(b, 0) for b, n in self.buckets.items()}
+        buckets = {b: n for b, n in buckets.items() if n}
+        top = bucket_value(max(buckets) + 1) - 1 if buckets else 0
+        return Histogram(
+            self.count - earlier.count, self.sum - earlier.sum, min(top, self.max), buckets
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """With the quantiles people ask for, and the buckets (keys as text, for JSON)."""
+        named = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+        return {
+            "count": self.count,
+            "sum": self.sum,
+            "max": self.max,
+            "mean": self.mean,
+            **{name: self.quantile(share) for name, share in named.items()},
+            "buckets": {str(b): n for b, n in self.buckets.items()},
+        }
+
+
+def _histogram(struct: Any) -> Histogram:
+    counts = np.frombuffer(ffi.buffer(struct.bucket), np.uint64)
+    used = np.flatnonzero(counts)
+    buckets = dict(zip(used.tolist(), counts[used].tolist(), strict=True))
+    return Histogram(struct.count, struct.sum, struct.max, buckets)
+
+
+@dataclass(frozen=True)
+class DeviceInfo(Record):
+    """What a device is: sizes, what it lies on, and why it is not what was asked for (``note``)."""
+
+    capacity_bytes: int
+    dram_bytes: int
+    window_bytes: int
+    write_buffer_bytes: int
+    metadata_bytes: int
+    frame_bytes: int
+    prefaulted_bytes: int
+    prefault_ns: int
+    link_rate: int
+    members: int
+    stripe_bytes: int
+    block_bytes: int
+    align_bytes: int
+    transfer_max: int
+    threaded: bool
+    direct: bool
+    fixed_buffers: bool
+    huge_pages: bool
+    virtual_time: bool
+    contents: bool
+    locked: bool
+    degraded: bool
+    memory_fd: int
+    media: str
+    note: str
+    device_id: str
+
+
+@dataclass(frozen=True)
+class SpaceStats(Record):
+    """A space of objects: used + free = total, always."""
+
+    total_bytes: int
+    free_bytes: int
+    used_bytes: int
+    payload_bytes: int
+    largest_free_bytes: int
+    free_extents: int
+    objects: int
+    puts_open: int
+    held: int
+    deleting: int
+    puts: int
+    put_aborts: int
+    put_refused: int
+    deletes: int
+    metadata_bytes: int
+
+
+@dataclass(frozen=True)
+class StreamInfo(Record):
+    """How far a stream is; ``whole_objects`` is the usable prefix. ``status`` is 0 or -errno."""
+
+    ready_bytes: int
+    delivered_bytes: int
+    whole_objects: int
+    held: int
+    ahead: int
+    window_bytes: int
+    piece_bytes: int
+    status: int
+
+
+@dataclass(frozen=True)
+class Stats(Record):
+    """All counters of a device, of one moment."""
+
+    issued: int
+    ready: int
+    failed: int
+    expired: int
+    cancelled: int
+    open: int
+    refused: int
+    shared: int
+    staged_bytes: int
+    buffered_bytes: int
+    delivered_bytes: int
+    demand_reads: int
+    demand_failed: int
+    demand_bytes: int
+    demand_copied_bytes: int
+    window_used_bytes: int
+    window_pinned_bytes: int
+    window_reserved_bytes: int
+    window_largest_free: int
+    window_peak_bytes: int
+    window_waits: int
+    window_waiting: int
+    fill_at_block_percent_sum: int
+    overtakes: int
+    begun: int
+    committed: int
+    aborted: int
+    open_writes: int
+    write_refused: int
+    committed_bytes: int
+    flushed_bytes: int
+    superseded_bytes: int
+    lost_bytes: int
+    buffer_used_bytes: int
+    buffer_peak_bytes: int
+    buffer_dirty_bytes: int
+    trims: int
+    trimmed_bytes: int
+    flush_units: int
+    flush_errors: int
+    flush_retries: int
+    barriers: int
+    barrier_errors: int
+    flush_inflight_at_read_max: int
+    read_ios: int
+    read_bytes: int
+    write_ios: int
+    write_bytes: int
+    trim_ios: int
+    io_errors: int
+    short_ios: int
+    resubmits: int
+    steps: int
+    sleeps: int
+    stage_ns: Histogram
+    demand_ns: Histogram
+    read_io_ns: Histogram
+    write_io_ns: Histogram
+    flush_age_ns: Histogram
+    flush_at_read: Histogram
+
+    def __sub__(self, earlier: Stats) -> Stats:
+        """What happened since ``earlier``; levels (``open``, ``*_used_bytes``) as their change."""
+        pairs = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return Stats(**{name: value - getattr(earlier, name) for name, value in pairs})
+
+
+def info_of(struct: Any) -> DeviceInfo:
+    values = fields_of("struct chm_info", struct)
+    flags = [f.name for f in dataclasses.fields(DeviceInfo) if f.type == "bool"]
+    return DeviceInfo(**{**values, **{name: bool(values[name]) for name in flags}})
+
+
+def stats_of(struct: Any) -> Stats:
+    values: dict[str, Any] = {}
+    for name in field_names("struct chm_stats"):
+        value = getattr(struct, name)
+        values[name] = value if isinstance(value, int) else _histogram(value)
+    return Stats(**values)

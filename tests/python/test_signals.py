@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""F71: Ctrl-C ends every wait, leaves the handle valid, and other threads go on meanwhile."""
+
+# ruff: noqa: PT012 - what leads to an exception is part of these tests
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from conftest import MIB, Make
+
+import chm
+
+STALL = {"script": "0 read late 20000000000"}  # far longer than the test may take
+REAL = ["stepped", "thread"]
+
+
+@pytest.fixture(autouse=True)
+def usual_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupted(wait: Callable[[], object]) -> int:
+    """Send SIGINT while wait() waits; how far another thread counted meanwhile."""
+    count, waiting = 0, threading.Event()
+
+    def other_thread() -> None:
+        nonlocal count
+        waiting.wait()
+        while count < 200_000:  # cannot get there while somebody keeps the interpreter lock
+            count += 1
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=other_thread)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        waiting.set()
+        wait()
+    thread.join()
+    return count
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_a_stalled_request(make: Make, kind: str) -> None:
+    dev = make(kind, fault=STALL)
+    req = dev.prefetch(0, MIB)
+    assert interrupted(req.wait) == 200_000
+    assert not req.done
+    with dev.prefetch(MIB, MIB):  # others are served
+        pass
+    req.release()
+    assert dev.stats().open == 0
+    with pytest.raises(chm.WaitTimeout):
+        dev.close(timeout=0.05)  # the read is still out there; nothing waits for it for ever
+
+
+WAITS: dict[str, Callable[[chm.Device], object]] = {
+    "wait_many": lambda dev: dev.wait_many([dev.prefetch(0, MIB)], timeout=None),
+    "batch": lambda dev: dev.batch(1).issue([0], MIB).wait(None),
+    "read": lambda dev: dev.read(0, MIB, timeout=None),
+    "stream": lambda dev: dev.stream([(0, MIB)], deadline_s=None).next(),
+    "enter": lambda dev: dev.prefetch(0, MIB).__enter__(),
+    "published": lambda dev: chm.chm_prefetch_wait(dev.prefetch(0, MIB)),
+    "step": lambda dev: (dev.prefetch(0, MIB), dev.step(dev.now() + 10**12)),
+}
+
+
+@pytest.mark.parametrize("kind", REAL)
+@pytest.mark.parametrize("name", WAITS)
+def test_every_wait(make: Make, kind: str, name: str) -> None:
+    if (kind, name) == ("thread", "step"):
+        with pytest.raises(chm.ChmError):
+            make(kind).step()
+        return
+    dev = make(kind, fault=STALL)
+    interrupted(lambda: WAITS[name](dev))
+    with dev.prefetch(2 * MIB, MIB):
+        pass
+    with pytest.raises(chm.WaitTimeout):
+        dev.close(timeout=0.05)
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_a_stalled_flush(make: Make, kind: str) -> None:
+    dev = make(kind, fault={"script": "0 write late 20000000000"})
+    dev.write(0, np.ones(MIB, np.uint8))
+    interrupted(lambda: dev.flush(timeout=None))
+    assert dev.read(0, 1)[0] == 1
+    with pytest.raises((chm.WaitTimeout, chm.MediaError)):
+        dev.close(timeout=0.05)
+
+
+def test_a_put_that_waits_for_room(make: Make) -> None:
+    dev = make("thread", fault={"script": "0- write late 20000000000"})
+    space = chm.Space(dev)
+
+    def fill() -> None:
+        while True:
+            space.put(bytes(4 * MIB), timeout=None)
+
+    interrupted(fill)
+    assert space.stats.puts_open == 0
+    with pytest.raises((chm.WaitTimeout, chm.MediaError)):
+        dev.close(timeout=0.05)
