@@ -50,8 +50,9 @@ static void issue_read(struct lane *l, size_t count)
     for (size_t k = 0; k < count; k++) {
         size_t i = l->issued + k;
 
-        items[k] = (struct chm_read){
-            .addr = addr_of(l, i), .len = l->object_bytes, .buf = buffer_of(l, i)};
+        items[k] = (struct chm_read){.addr = addr_of(l, i),
+                                     .len = l->object_bytes,
+                                     .buf = buffer_of(l, i)};
     }
     if (chm_read_issue(l->dev, items, (uint32_t)count) != (int)count) {
         bench_die("read: some of %zu objects were refused (%d)", count, items[0].status);

@@ -28,8 +28,8 @@ struct lane {
     const uint64_t *objects; /* numbers of objects of object_bytes each */
     size_t n;
     uint64_t object_bytes;
-    uint32_t ahead;  /* objects in flight, at most LANE_AHEAD_MAX; all ways but STREAM */
-    uint8_t *arena;  /* DIRECT, COPIED: `ahead` buffers, lane_stride apart */
+    uint32_t ahead;     /* objects in flight, at most LANE_AHEAD_MAX; all ways but STREAM */
+    uint8_t *arena;     /* DIRECT, COPIED: `ahead` buffers, lane_stride apart */
     struct ref_io *log; /* room for n * pieces per object */
     const struct bench_content *check; /* or NULL: look at every byte */
     struct bench_samples *ms;          /* issue to ready of each object; STREAM: wait for a piece */

@@ -20,7 +20,7 @@ static const uint64_t WINDOW = 128 * BENCH_MIB, BUFFER = 16 * BENCH_MIB, DISK = 
 static const uint64_t TIMEOUT_NS = 60ull * CHM_SECOND;
 
 struct setup {
-    const struct bench_disk *disk; /* NULL: simulated */
+    const struct bench_disk *disk;  /* NULL: simulated */
     uint64_t link_rate, drive_rate; /* drive_rate 0: as it is */
     uint64_t objects;
 };
@@ -142,12 +142,12 @@ int main(int argc, char **argv)
 {
     static struct bench_disk disk;
     struct setup sim = {.link_rate = 2000000000, .drive_rate = 2000000000, .objects = 64};
-    struct setup paced = {.disk = &disk, .link_rate = 400000000, .drive_rate = 400000000};
+    struct setup paced = {.disk = &disk, .link_rate = 200000000, .drive_rate = 200000000};
     struct setup bare = {.disk = &disk};
     struct bench_args a;
 
     bench_args(&a, argc, argv, 5);
-    paced.objects = a.quick ? 16 : 48;
+    paced.objects = a.quick ? 16 : 32;
     bare.objects = a.quick ? 32 : 64;
     if (bench_wanted(&a, "link.sim")) {
         compare(&a, "link.sim", sim, 1);

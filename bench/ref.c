@@ -111,7 +111,8 @@ static unsigned reap(struct bench_ref *r)
     struct io_uring_cqe *cqe;
     unsigned head, n = 0;
 
-    io_uring_for_each_cqe(&r->ring, head, cqe) {
+    io_uring_for_each_cqe(&r->ring, head, cqe)
+    {
         if (cqe->res < 0 || (uint64_t)cqe->res != io_uring_cqe_get_data64(cqe)) {
             bench_die("ref: I/O ended with %d", cqe->res);
         }

@@ -27,9 +27,9 @@ struct kase {
     enum lane_way way;
     uint64_t object_bytes;
     uint32_t streams;
-    uint32_t thread;     /* 1: device thread, 0: stepped by the consumer */
-    uint32_t footprint;  /* times the DRAM budget */
-    uint32_t plain;      /* 1: registration refused */
+    uint32_t thread;    /* 1: device thread, 0: stepped by the consumer */
+    uint32_t footprint; /* times the DRAM budget */
+    uint32_t plain;     /* 1: registration refused */
 };
 
 #define M16 (16 << 20)
@@ -253,8 +253,8 @@ static void open_run(struct run *r)
     uint64_t ahead = WINDOW / k->object_bytes / k->streams;
     uint64_t segment_bytes = r->args->quick ? SEGMENT_QUICK : SEGMENT;
 
-    segment_bytes = segment_bytes < footprint ? segment_bytes : footprint / (256 * BENCH_MIB) *
-                                                                    (256 * BENCH_MIB);
+    segment_bytes = segment_bytes < footprint ? segment_bytes
+                                              : footprint / (256 * BENCH_MIB) * (256 * BENCH_MIB);
     r->objects = footprint / k->object_bytes;
     r->per_segment = segment_bytes / k->object_bytes;
     r->order = bench_shuffled(r->objects, r->args->seed);

@@ -25,9 +25,8 @@
 static const uint64_t WINDOW = 64 * BENCH_MIB, BUFFER = 64 * BENCH_MIB;
 static const uint64_t SEGMENT = 512 * BENCH_MIB, SEGMENT_QUICK = 128 * BENCH_MIB;
 static const uint64_t DISK = 2 * BENCH_GIB;
-static const uint64_t DRIVE_RATE = 2000000000; /* bytes/s; only how long to pause depends on it */
 
-enum { PAUSE_NS = 500000 };
+enum { BATCH = 8 /* objects of 1 MiB that are begun together */ };
 
 enum way { IN_PLACE, COPIED };
 
@@ -60,6 +59,7 @@ struct run {
     uint64_t n; /* objects of a segment */
     uint64_t at;
     uint64_t round, refused;
+    uint64_t pause_ns; /* in which the disk writes a quarter of the write buffer */
     struct bench_samples ratio, cpu, ref_cpu, rate;
 };
 
@@ -75,71 +75,79 @@ static void stamp(const struct run *r, uint64_t addr, uint8_t *data, uint64_t le
 
 /* ---- writing through the device */
 
-/* The write buffer is full: come back when about a quarter of an object can have drained. */
+/* The write buffer is full: come back when a quarter of it is free, so that neither the disk nor
+ * the processor is kept busy by asking. */
 static void give_way(struct run *r)
 {
-    long pause_ns = (long)(r->kase->object_bytes / 4 * 1000000000u / DRIVE_RATE);
-
     r->refused++;
     if (r->kase->thread) {
-        nanosleep(&(struct timespec){.tv_nsec = pause_ns > PAUSE_NS ? pause_ns : PAUSE_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = (long)r->pause_ns}, NULL);
     } else {
-        bench_check(chm_step(r->dev, chm_now(r->dev) + 1000000), "step");
+        bench_check(chm_step(r->dev, chm_now(r->dev) + r->pause_ns), "step");
     }
 }
 
-static void *begin(struct run *r, struct chm_write *w)
+/* Room for n objects, all of them at last; tries again for those that were refused. */
+static void begin(struct run *r, struct chm_write *w, uint32_t n)
 {
-    for (;;) {
-        int rc = chm_write_begin(r->dev, w, 1);
+    uint32_t done = 0;
 
-        if (rc == 1) {
-            return w->data;
+    while (done < n) {
+        int rc = bench_check(chm_write_begin(r->dev, w + done, n - done), "write_begin");
+
+        done += (uint32_t)rc;
+        if (done < n) {
+            bench_check(w[done].status == -EAGAIN ? 0 : w[done].status, "write_begin");
+            give_way(r);
         }
-        bench_check(rc < 0 ? rc : w->status == -EAGAIN ? 0 : w->status, "write_begin");
-        give_way(r);
     }
 }
 
-static void commit(struct run *r, struct chm_write *w)
+static void produce(struct run *r, const struct chm_write *w, const struct bench_content *full)
 {
-    int32_t status = 0;
-
-    if (chm_write_commit(r->dev, &w->id, 1, &status) != 1) {
-        bench_check(status, "write_commit");
-    }
-}
-
-/* One object; returns where in the write buffer it was. */
-static uint8_t *write_object(struct run *r, uint64_t addr, const struct bench_content *full)
-{
-    uint64_t len = r->kase->object_bytes;
-    struct chm_write w = {.addr = addr, .len = len};
-    uint8_t *data = begin(r, &w);
-
     if (full) {
-        bench_content_fill(full, addr, data, len);
-    } else {
-        if (r->kase->way == COPIED) {
-            memcpy(data, r->source, len);
-        }
-        stamp(r, addr, data, len);
+        bench_content_fill(full, w->addr, w->data, w->len);
+        return;
     }
-    commit(r, &w);
-    return data;
+    if (r->kase->way == COPIED) {
+        memcpy(w->data, r->source, w->len);
+    }
+    stamp(r, w->addr, w->data, w->len);
+}
+
+/* Objects first .. first + n - 1 of the segment. */
+static void write_objects(struct run *r, uint64_t first, uint32_t n,
+                          const struct bench_content *full)
+{
+    struct chm_write w[BATCH];
+    uint64_t ids[BATCH];
+    int32_t status[BATCH];
+
+    for (uint32_t k = 0; k < n; k++) {
+        uint64_t addr = r->at + (first + k) * r->kase->object_bytes;
+
+        w[k] = (struct chm_write){.addr = addr, .len = r->kase->object_bytes};
+    }
+    begin(r, w, n);
+    for (uint32_t k = 0; k < n; k++) {
+        produce(r, &w[k], full);
+        ids[k] = w[k].id;
+        r->log[first + k] =
+            (struct ref_io){.off = bench_disk_offset(w[k].addr), .buf = w[k].data, .len = w[k].len};
+    }
+    if (chm_write_commit(r->dev, ids, n, status) != (int)n) {
+        bench_die("write_commit: not all of %u objects were taken", n);
+    }
 }
 
 static struct bench_span device_pass(struct run *r, const struct bench_content *full)
 {
-    uint64_t len = r->kase->object_bytes;
+    uint32_t batch = r->kase->object_bytes == BENCH_MIB ? BATCH : 1;
     struct bench_span start = bench_start();
 
     r->round++;
-    for (uint64_t i = 0; i < r->n; i++) {
-        uint64_t addr = r->at + i * len;
-        uint8_t *data = write_object(r, addr, full);
-
-        r->log[i] = (struct ref_io){.off = bench_disk_offset(addr), .buf = data, .len = len};
+    for (uint64_t i = 0; i < r->n; i += batch) {
+        write_objects(r, i, batch, full);
     }
     bench_check(chm_flush(r->dev, UINT64_MAX), "flush");
     return bench_since(start);
@@ -189,6 +197,7 @@ static void segment(struct run *r)
     device_pass(r, &r->disk->content);
     check_segment(r, &r->disk->content);
     before = bench_ref_write(r->ref, r->log, r->n);
+    r->pause_ns = (uint64_t)(before.wall * 1e9 * ((double)BUFFER / 4) / (double)bytes);
     ours = device_pass(r, NULL);
     check_segment(r, NULL);
     after = bench_ref_write(r->ref, r->log, r->n);
@@ -231,6 +240,7 @@ static void open_run(struct run *r)
     struct chm_options o;
     uint8_t *memory;
 
+    r->pause_ns = 8000000;
     segment_bytes = r->kase->first_fill ? SEGMENT_QUICK : segment_bytes;
     r->n = segment_bytes / r->kase->object_bytes;
     r->log = bench_alloc(r->n * sizeof(*r->log));
@@ -256,8 +266,7 @@ static void report(struct run *r)
     bench_num("ref_cpu_s_per_gib", bench_median(&r->ref_cpu));
     bench_num("gb_per_s", bench_median(&r->rate));
     bench_num("segments", (double)r->ratio.n);
-    bench_num("refused_per_object",
-              (double)r->refused / (double)(r->n * r->round));
+    bench_num("refused_per_object", (double)r->refused / (double)(r->n * r->round));
     bench_num("unit_mib", (double)stats.write_bytes / (double)stats.write_ios / (double)BENCH_MIB);
     bench_num("barriers", (double)stats.barriers);
     bench_row_end();

@@ -133,6 +133,7 @@ class Door:
         "items",
         "limbo",
         "linked",
+        "memory_bytes",
         "name",
         "registered",
         "slice_ns",
@@ -154,6 +155,7 @@ class Door:
         self.virtual = bool(info.virtual_time)
         self.linked = info.link_rate != 0
         self.threaded = bool(info.threaded)
+        self.memory_bytes = int(info.dram_bytes)
         self.gate = Gate(self.threaded)
         self.slice_ns = THREAD_SLICE_NS if info.threaded else STEPPED_SLICE_NS
         self.c = Calls(self.gate)
@@ -246,8 +248,9 @@ class Door:
                 self.waiters.shut()
             # The last call cannot be interrupted, so what may take long is waited for here.
             started = time.monotonic()
-            self.flush(timeout)
+            lost = self.flush(timeout) == -errno.EIO  # told once: not again by the close
             self._end(timeout if self.virtual else timeout - (time.monotonic() - started))
+            check(-errno.EIO if lost else 0, "close", self.name)
 
     def _shut_children(self) -> None:
         for stream in list(self.streams):

@@ -14,9 +14,7 @@ range or for 32.
 from __future__ import annotations
 
 import errno
-import operator
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +24,7 @@ from chm._ffi import NULL, ffi
 from chm._lease import Lease
 from chm.errors import Busy, WouldBlock, check
 from chm.read import UNDECIDED
+from chm.request import issue_options
 
 _ISSUE = np.dtype(
     {
@@ -37,8 +36,6 @@ _ISSUE = np.dtype(
 )
 _VIEW = np.dtype([("data", np.uint64), ("len", np.uint64), ("offset", np.uint64)])
 _PENDING = -errno.ETIMEDOUT
-
-Addresses = npt.ArrayLike
 
 
 class Batch(Lease):
@@ -60,6 +57,7 @@ class Batch(Lease):
         "_reqs",
         "_view_data",
         "_view_len",
+        "_view_offset",
         "addr",
         "length",
         "req",
@@ -88,21 +86,25 @@ class Batch(Lease):
         self._c_view_at = [self._c_views + i for i in range(size)]
         views = np.frombuffer(ffi.buffer(self._c_views), _VIEW)
         self._view_data, self._view_len = views["data"], views["len"]
+        self._view_offset = views["offset"]
         self._all = True
 
     def issue(
         self,
-        addr: Addresses | None = None,
-        length: Addresses | None = None,
+        addr: npt.ArrayLike | None = None,
+        length: npt.ArrayLike | None = None,
         *,
         count: int | None = None,
-        options: Any = NULL,
+        nowait: bool = False,
+        not_before_ns: int = 0,
+        expire_s: float | None = None,
+        queue_s: float | None = None,
     ) -> Batch:
         """Start staging ``count`` ranges (default: as many as ``addr`` has, or the whole batch).
 
         ``addr`` and ``length`` (one number serves all) are copied into the arrays of those names;
         without them what is there is used. Look at ``status``: 0, or -errno for a range that was
-        not issued. Busy if the round before was not released.
+        not issued. Options as ``Device.prefetch``. Busy if the round before was not released.
         """
         if self._n:
             raise Busy(errno.EBUSY, "the batch holds ranges: release() first")
@@ -111,12 +113,17 @@ class Batch(Lease):
             door.drain()
         if addr is not None:
             addr = np.asarray(addr, np.uint64)
-            count = len(addr)
+            count = addr.size
             self.addr[:count] = addr
         n = self.size if count is None else count
+        if not 0 <= n <= self.size:
+            raise ValueError(f"{n} ranges in a batch of {self.size}")
         if length is not None:
             self.length[:n] = length
+        options = issue_options(nowait, not_before_ns, expire_s, queue_s)
         self._all = check(door.c.issue(door.dev, self._c_items, n, options), "issue") == n
+        if not self._all:
+            self.req[:n][self._first[:n] != 0] = 0
         self._reqs[:] = self.req
         self.status[:] = self._first
         self._n = n
@@ -161,12 +168,13 @@ class Batch(Lease):
         if door.c.view_many(door.dev, reqs, places):
             raise WouldBlock(errno.EAGAIN, "a range is not ready: wait() first")
         which = slice(n) if ready is None else ready
-        starts, lengths = self._view_data[which].tolist(), self._view_len[which].tolist()
-        low, high = min(starts), max(map(operator.add, starts, lengths))
-        whole = self._lend(ffi.cast("uint8_t *", low), high - low).toreadonly()
+        starts, lengths = self._view_offset[which].tolist(), self._view_len[which].tolist()
+        # One buffer object over all of the device's memory guards every view that is a slice of it.
+        first = 0 if ready is None else ready[0]
+        base = int(self._view_data[first] - self._view_offset[first])
+        whole = self._lend(ffi.cast("uint8_t *", base), door.memory_bytes).toreadonly()
         views = [
-            whole[start - low : start - low + length]
-            for start, length in zip(starts, lengths, strict=True)
+            whole[start : start + length] for start, length in zip(starts, lengths, strict=True)
         ]
         return views if ready is None else self._spread(views, ready)
 
@@ -187,7 +195,9 @@ class Batch(Lease):
         if self._door.state == "open":
             self._door.c.release_many(self._door.dev, self._c_reqs, n, NULL)
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """Ranges issued and not released."""
         return self._n
 
     def __enter__(self) -> Batch:

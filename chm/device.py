@@ -25,10 +25,10 @@ from chm.options import (
     sim_options,
 )
 from chm.read import read_items, wait_ids
-from chm.request import Ptr, Request
+from chm.request import Ptr, Request, issue_options
 from chm.stats import DeviceInfo, Stats, info_of, stats_of
 from chm.stream import Range, Stream
-from chm.units import parse_size, seconds_to_ns
+from chm.units import parse_size
 from chm.write import Write, begin, begin_many
 
 _ISSUE = "struct chm_issue *"
@@ -210,8 +210,9 @@ class Device:
         door = self._door
         if door.garbage:
             door.drain()
-        plain = not (nowait or not_before_ns) and expire_s is None and queue_s is None
-        options = NULL if plain else _issue_options(nowait, not_before_ns, expire_s, queue_s)
+        options = NULL
+        if nowait or not_before_ns or expire_s is not None or queue_s is not None:
+            options = issue_options(nowait, not_before_ns, expire_s, queue_s)
         try:
             item = door.items.pop()
         except IndexError:
@@ -244,7 +245,7 @@ class Device:
             return []
         door, n = self._door, len(pairs)
         items = ffi.new("struct chm_issue[]", [(addr, length) for addr, length in pairs])
-        options = _issue_options(nowait, not_before_ns, expire_s, queue_s)
+        options = issue_options(nowait, not_before_ns, expire_s, queue_s)
         check(door.c.issue(door.dev, items, n, options), "prefetch")
         return [
             error_of(item.status, f"prefetch of {length} bytes at {addr:#x}")
@@ -412,24 +413,6 @@ class Device:
     def trim(self, addr: int, length: int) -> None:
         """The range reads as zeros from now on. Whole pages."""
         check(self._door.c.trim(self._door.dev, addr, length), f"trim at {addr:#x}")
-
-
-def _issue_options(
-    nowait: bool, not_before_ns: int, expire_s: float | None, queue_s: float | None
-) -> Any:
-    options = ffi.new("struct chm_issue_options *")
-    options.flags = lib.CHM_ISSUE_NOWAIT if nowait else 0
-    options.not_before_ns = not_before_ns
-    options.expire_ns = _span(expire_s)
-    options.queue_ns = _span(queue_s)
-    return options
-
-
-def _span(seconds: float | None) -> int:
-    """0 is the default on the C side; so 0 s becomes 1 ns, and infinity no limit."""
-    if seconds is None:
-        return 0
-    return seconds_to_ns(None) if seconds == float("inf") else max(seconds_to_ns(seconds), 1)
 
 
 def open(paths: Path | Iterable[Path], **fields: Any) -> Device:

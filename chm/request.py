@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from chm._door import Door
-from chm._ffi import PAGE, ffi
+from chm._ffi import NULL, PAGE, ffi, lib
 from chm._lease import Lease
 from chm.errors import Closed, WouldBlock, check, error_of
 from chm.read import UNDECIDED
+from chm.units import seconds_to_ns
 
 if TYPE_CHECKING:
     from chm.device import Device
@@ -169,6 +170,27 @@ class Request(Lease):
     def __del__(self) -> None:
         if self._id and self._door.state == "open":
             self._leave_to_drain(self._door.c.release, self._door.dev, self._id)
+
+
+def issue_options(
+    nowait: bool, not_before_ns: int, expire_s: float | None, queue_s: float | None
+) -> Any:
+    """The C options of an issue, NULL if all are the default."""
+    if not (nowait or not_before_ns) and expire_s is None and queue_s is None:
+        return NULL
+    options = ffi.new("struct chm_issue_options *")
+    options.flags = lib.CHM_ISSUE_NOWAIT if nowait else 0
+    options.not_before_ns = not_before_ns
+    options.expire_ns = _span(expire_s)
+    options.queue_ns = _span(queue_s)
+    return options
+
+
+def _span(seconds: float | None) -> int:
+    """0 is the default on the C side; so 0 s becomes 1 ns, and infinity no limit."""
+    if seconds is None:
+        return 0
+    return seconds_to_ns(None) if seconds == float("inf") else max(seconds_to_ns(seconds), 1)
 
 
 @dataclass(frozen=True)

@@ -83,9 +83,9 @@ def _one(run: Run, store: sweep.Store | None, done: Campaign, tick: Progress) ->
     except (*EXPECTED, RunFailed) as e:
         if isinstance(e, BrokenPipeError):
             raise
-        result = e.result.to_dict() if isinstance(e, RunFailed) else None
-        failure = {"name": run.name, "error": str(e), "kind": type(e).__name__, "result": result}
-        done.failures.append(failure)
+        measured = e.result.to_dict() if isinstance(e, RunFailed) else None
+        told = {"name": run.name, "error": str(e), "kind": type(e).__name__, "result": measured}
+        done.failures.append(told)
         return
     plain = result.to_dict()
     done.results.append(plain)

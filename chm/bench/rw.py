@@ -10,6 +10,7 @@ that has interference.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,14 +110,14 @@ class Pair:
     def _jobs(self, phase_: Phase, reader: Reader, end: int) -> Iterator[Job]:
         if phase_.writes:
             yield Job(-1, None, lambda _: self._write_until(end))
-        number = 0
-        while phase_.reads:
-            extents = self.read_layout.extents("random", self.rng)
-            for at in range(0, len(extents), self.config.request_blocks):
-                if self.target.now() >= end:
-                    return
-                yield self._read_job(reader, number, extents[at : at + self.config.request_blocks])
-                number += 1
+        # One order, over and over: no object is asked for again while it may still be staged.
+        extents = self.read_layout.extents("random", self.rng)
+        per = self.config.request_blocks
+        starts = itertools.cycle(range(0, len(extents), per))
+        for number, at in enumerate(starts if phase_.reads else ()):
+            if self.target.now() >= end:
+                return
+            yield self._read_job(reader, number, extents[at : at + per])
 
     def _read_job(self, reader: Reader, number: int, extents: Sequence[Extent]) -> Job:
         times = reader.samples.series("request_read")
@@ -134,7 +135,7 @@ class Pair:
         """Overwrite the write region round and round, as fast as the device admits."""
         size, first = self.write_layout.size, self.read_layout.count
         done = 0
-        for number in _forever(self.write_layout.count):
+        for number in itertools.cycle(range(self.write_layout.count)):
             if self.target.now() >= end:
                 return
             self.versions[number] += 1
@@ -147,11 +148,6 @@ class Pair:
             if done >= _SHARE:
                 done = 0
                 yield None
-
-
-def _forever(count: int) -> Iterator[int]:
-    while True:
-        yield from range(count)
 
 
 def _latencies(samples: Samples, moved: Stats) -> dict[str, Any]:

@@ -71,12 +71,13 @@ static void set_sizes(struct chm_fw *fw, const struct chm_fw_args *a)
     /* What the window loses to whole frames goes to the demand reserve. */
     fw->bounce_base = w->bytes;
     fw->bounce.units = (a->window_bytes - w->bytes) / g;
-    fw->wbuf.base = a->window_bytes;
-    fw->wbuf.bytes = a->write_buffer_bytes / g * g;
-    fw->wbuf.granule = g;
-    fw->wbuf.exts_max = fw->opts.writes_max * 2 + 2;
     fw->sched.fios_max =
         fw->opts.read_depth + fw->opts.flush_depth + fw->opts.flush_depth_reads + BARRIER_IOS + 1;
+    fw->wbuf.base = a->window_bytes / g * g; /* the drive may want more than whole pages */
+    fw->wbuf.bytes = a->write_buffer_bytes / g * g;
+    fw->wbuf.granule = g;
+    fw->wbuf.exts_aside = fw->sched.fios_max;
+    fw->wbuf.exts_max = fw->opts.writes_max * 2 + 2 + fw->wbuf.exts_aside;
 }
 
 static int check_sizes(const struct chm_fw *fw, struct chm_error *err)
@@ -278,6 +279,17 @@ static int reap(struct chm_fw *fw, uint64_t deadline_ns)
     return n;
 }
 
+/* One reap, whether it waits or not: a second one would sleep through a wake-up that the first has
+ * taken. */
+static int reap_once(struct chm_fw *fw, uint64_t until_ns)
+{
+    if (fw->ended_count == 0 && until_ns > fw->now_ns) {
+        fw->stats.sleeps++;
+        return reap(fw, chm_min(until_ns, next_event_ns(fw)));
+    }
+    return in_flight(fw) ? reap(fw, 0) : 0;
+}
+
 int chm_fw_step(struct chm_fw *fw, uint64_t until_ns)
 {
     uint32_t rounds = fw->sched.fios_max; /* a step ends, even if the medium never runs dry */
@@ -286,13 +298,7 @@ int chm_fw_step(struct chm_fw *fw, uint64_t until_ns)
     fw->stats.steps++;
     fw->now_ns = chm_medium_now(fw->medium);
     settle(fw);
-    /* One reap before it all begins again: a wake-up ends just one. */
-    if (fw->ended_count == 0 && until_ns > fw->now_ns) {
-        fw->stats.sleeps++;
-        n = reap(fw, chm_min(until_ns, next_event_ns(fw)));
-    } else {
-        n = in_flight(fw) ? reap(fw, 0) : 0;
-    }
+    n = reap_once(fw, until_ns);
     while (n == REAP_MAX && rounds-- > 0) {
         n = reap(fw, 0);
     }

@@ -49,7 +49,7 @@ static void ext_free(struct chm_fw *fw, struct chm_ext *e)
 {
     struct chm_wbuf *b = &fw->wbuf;
 
-    CHM_ASSERT(e->ios == 0 && e->state != EXT_FREE);
+    CHM_ASSERT(e->unit_next == NULL && e->state != EXT_FREE);
     if (ext_has_bytes(e)) {
         ext_give(fw, e->off, chm_ext_len(e));
     }
@@ -78,7 +78,7 @@ int chm_wbuf_begin(struct chm_fw *fw, uint64_t addr, uint64_t len, struct chm_ex
     uint64_t at;
 
     /* A commit may split one older extent: what it needs is set aside at begin. */
-    if (b->exts_free < b->open + 2) {
+    if (b->exts_free < b->open + b->exts_aside + 2) {
         return -EAGAIN;
     }
     at = chm_runs_take(&b->runs, len / b->granule, b->cursor);
@@ -200,7 +200,7 @@ int chm_wbuf_trim(struct chm_fw *fw, uint64_t addr, uint64_t len)
     struct chm_wbuf *b = &fw->wbuf;
     struct chm_ext *e;
 
-    if (b->exts_free < b->open + 2) {
+    if (b->exts_free < b->open + b->exts_aside + 2) {
         return -EAGAIN;
     }
     e = ext_new(b);
@@ -232,19 +232,15 @@ static bool ext_blocked(struct chm_fw *fw, const struct chm_ext *e)
     return false;
 }
 
-/* The extent that unit work goes on with: one begun already, else the oldest dirty one that may go.
- */
+/* The oldest dirty extent that may go. */
 static struct chm_ext *wbuf_pick(struct chm_fw *fw)
 {
     struct chm_wbuf *b = &fw->wbuf;
     struct chm_link *link = chm_list_first(&b->dirty);
-    struct chm_ext *e = b->partial;
 
-    if (e && !e->failed) {
-        return e;
-    }
     for (int looked = 0; link && looked < TAKE_LOOK_MAX; looked++) {
-        e = CHM_CONTAINER(link, struct chm_ext, dirty);
+        struct chm_ext *e = CHM_CONTAINER(link, struct chm_ext, dirty);
+
         if (!ext_blocked(fw, e)) {
             return e;
         }
@@ -255,12 +251,12 @@ static struct chm_ext *wbuf_pick(struct chm_fw *fw)
 
 static void ext_start(struct chm_fw *fw, struct chm_ext *e)
 {
-    if (e->state == EXT_DIRTY) {
-        e->state = EXT_FLUSHING;
-        chm_list_remove(&e->dirty);
-        if (!e->trim) {
-            fw->wbuf.dirty_bytes -= chm_ext_len(e);
-        }
+    CHM_ASSERT(e->state == EXT_DIRTY);
+    e->state = EXT_FLUSHING;
+    e->unit_next = NULL;
+    chm_list_remove(&e->dirty);
+    if (!e->trim) {
+        fw->wbuf.dirty_bytes -= chm_ext_len(e);
     }
 }
 
@@ -292,42 +288,48 @@ static uint64_t unit_extend(struct chm_fw *fw, struct chm_ext *e, uint64_t max)
 
     while ((next = ext_neighbour(fw, e, max - added)) != NULL) {
         ext_start(fw, next);
-        next->sent = chm_ext_len(next);
-        next->ios++;
         e->unit_next = next;
-        added += next->sent;
+        added += chm_ext_len(next);
         e = next;
     }
     return added;
+}
+
+/* Make e no longer than len: what is behind stays dirty, an extent of its own, so that each unit gives its
+ * buffer space back as soon as it is written. Extents for as many units as may be in flight are set
+ * aside. */
+static void ext_shorten(struct chm_wbuf *b, struct chm_ext *e, uint64_t len)
+{
+    if (len < chm_ext_len(e)) {
+        ext_split_tail(b, e, e->range.start + len);
+        ext_set_range(e, e->range.start, e->range.start + len);
+        chm_tree_refresh(&e->range);
+    }
 }
 
 bool chm_wbuf_take(struct chm_fw *fw, struct chm_fio *fio, uint64_t max)
 {
     struct chm_ext *e = wbuf_pick(fw);
     struct chm_spot spot;
-    uint64_t addr, left;
+    uint64_t addr;
 
     if (!e) {
         return false;
     }
-    ext_start(fw, e);
-    addr = e->range.start + e->sent;
-    left = e->range.end - addr;
+    addr = e->range.start;
     max = e->trim ? TRIM_MAX : max;
     spot = chm_map_spot(&fw->map, addr, chm_min(fw->map.capacity_bytes - addr, max));
+    ext_shorten(&fw->wbuf, e, spot.len);
+    ext_start(fw, e);
     fio->exts = e;
     fio->addr = addr;
     fio->io.kind = e->trim ? CHM_IO_TRIM : CHM_IO_WRITE;
     fio->io.member = (uint16_t)spot.member;
     fio->io.off = spot.off;
-    fio->io.buf = e->trim ? NULL : fw->memory + e->off + e->sent;
+    fio->io.buf = e->trim ? NULL : fw->memory + e->off;
     fio->io.region = 0;
-    fio->io.len = (uint32_t)chm_min(left, spot.len);
-    e->unit_next = NULL;
-    e->sent += fio->io.len;
-    e->ios++;
-    fw->wbuf.partial = e->sent < chm_ext_len(e) ? e : NULL;
-    if (!e->trim && e->sent == chm_ext_len(e)) {
+    fio->io.len = (uint32_t)chm_ext_len(e);
+    if (!e->trim) {
         fio->io.len += (uint32_t)unit_extend(fw, e, spot.len - fio->io.len);
     }
     fio->unit_bytes = fio->io.len;
@@ -351,7 +353,7 @@ static void wbuf_cut_lost(struct chm_fw *fw, uint64_t start, uint64_t end)
 {
     struct chm_node *n = chm_tree_overlap(&fw->wbuf.map, start, end);
 
-    while (n && fw->wbuf.exts_free > fw->wbuf.open) {
+    while (n && fw->wbuf.exts_free > fw->wbuf.open + fw->wbuf.exts_aside) {
         struct chm_ext *e = CHM_CONTAINER(n, struct chm_ext, range);
 
         n = chm_tree_overlap_next(n, start, end);
@@ -384,16 +386,8 @@ static void ext_lose(struct chm_fw *fw, struct chm_ext *e)
     fw->degraded = fw->degraded || b->lost > LOST_MAX;
 }
 
-/* All units of e have ended. */
-static void ext_settle(struct chm_fw *fw, struct chm_ext *e)
+static void ext_written(struct chm_fw *fw, struct chm_ext *e)
 {
-    if (fw->wbuf.partial == e) {
-        fw->wbuf.partial = NULL;
-    }
-    if (e->failed) {
-        ext_lose(fw, e);
-        return;
-    }
     chm_hist_add(&fw->stats.flush_age_ns, fw->now_ns - chm_min(fw->now_ns, e->commit_ns));
     if (e->trim) {
         fw->stats.trimmed_bytes += chm_ext_len(e);
@@ -413,10 +407,10 @@ void chm_wbuf_landed(struct chm_fw *fw, struct chm_fio *fio, int32_t res)
         struct chm_ext *next = e->unit_next;
 
         e->unit_next = NULL;
-        e->ios--;
-        e->failed = e->failed || res < 0;
-        if (e->ios == 0 && (e->failed || e->sent == chm_ext_len(e))) {
-            ext_settle(fw, e);
+        if (res < 0) {
+            ext_lose(fw, e);
+        } else {
+            ext_written(fw, e);
         }
         e = next;
     }

@@ -4,7 +4,7 @@
  *
  * An extent is a range of addresses with its bytes in the buffer (or a trim, which has none).
  *
- *   FREE -> OPEN -> DIRTY -> FLUSHING -> FREE     begin, commit, first unit taken, all written
+ *   FREE -> OPEN -> DIRTY -> FLUSHING -> FREE     begin, commit, taken for a unit, written
  *            |        |          |
  *          abort   cut by a   error -> LOST         a newer commit cuts DIRTY and LOST extents
  *                  newer one
@@ -39,11 +39,8 @@ struct chm_ext {
     uint64_t seq;            /* of its commit */
     uint64_t reads_before; /* seq of the last read that began before the commit */
     uint64_t commit_ns;
-    uint64_t sent;             /* FLUSHING: bytes handed to units so far */
     struct chm_ext *unit_next; /* next extent of the same flush unit */
-    uint32_t ios;              /* units in flight that carry some of it */
     bool trim;
-    bool failed;
     uint8_t state;
 };
 
@@ -53,8 +50,8 @@ struct chm_wbuf {
     uint64_t cursor; /* next fit: neighbours in time are neighbours in space */
     struct chm_ext *exts;
     uint32_t exts_max, exts_free, open, lost;
+    uint32_t exts_aside; /* kept for splitting extents into units: one per unit in flight */
     struct chm_link free, pending, dirty, lost_list;
-    struct chm_ext *partial; /* FLUSHING with bytes not sent yet, or NULL; at most one */
     struct chm_tree map;
     uint64_t seq; /* of the last commit */
     uint64_t dirty_bytes, peak_bytes;

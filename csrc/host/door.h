@@ -68,6 +68,7 @@ struct chm_dev {
     atomic_bool stop;
     uint64_t stop_deadline_ns;
     sem_t started;
+    sem_t stopping; /* whoever closes needs the medium no more */
     int start_rc;
     int stop_rc;
     struct chm_error *start_err;

@@ -222,13 +222,13 @@ static int start(struct chm_dev *dev, struct chm_error *err)
 static void dispose(struct chm_dev *dev, bool keep)
 {
     close_members(dev);
+    chm_memory_close(&dev->memory, keep); /* ends the helper, which writes to regions */
     if (!keep) {
         if (dev->fw) {
             chm_fw_free(dev->fw);
         }
         free(dev->regions);
     }
-    chm_memory_close(&dev->memory, keep);
     chm_cells_close(dev);
     free(dev);
 }

@@ -62,6 +62,12 @@ static void thread_loop(struct chm_dev *dev)
     }
 }
 
+static void sem_wait_always(sem_t *sem)
+{
+    while (sem_wait(sem) < 0 && errno == EINTR) {
+    }
+}
+
 static void *thread_main(void *arg)
 {
     struct chm_dev *dev = arg;
@@ -71,6 +77,7 @@ static void *thread_main(void *arg)
     sem_post(&dev->started);
     if (dev->start_rc == 0) {
         thread_loop(dev);
+        sem_wait_always(&dev->stopping);
         take_commands(dev);
         dev->stop_rc = chm_dev_take_down(dev, dev->stop_deadline_ns);
     }
@@ -82,13 +89,13 @@ int chm_thread_start(struct chm_dev *dev, struct chm_error *err)
     int rc;
 
     sem_init(&dev->started, 0, 0);
+    sem_init(&dev->stopping, 0, 0);
     dev->start_err = err;
     rc = pthread_create(&dev->thread, NULL, thread_main, dev);
     if (rc != 0) {
         return -rc;
     }
-    while (sem_wait(&dev->started) < 0 && errno == EINTR) {
-    }
+    sem_wait_always(&dev->started);
     if (dev->start_rc < 0) {
         pthread_join(dev->thread, NULL);
     }
@@ -99,6 +106,7 @@ int chm_thread_stop(struct chm_dev *dev)
 {
     atomic_store(&dev->stop, true);
     chm_medium_wake(dev->medium);
+    sem_post(&dev->stopping); /* not before: the thread frees the medium */
     pthread_join(dev->thread, NULL);
     return dev->stop_rc;
 }

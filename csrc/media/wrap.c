@@ -87,13 +87,10 @@ void chm_wrap_forward(struct chm_wrap *w, struct chm_shadow *s)
 
 void chm_wrap_flush(struct chm_wrap *w)
 {
-    unsigned taken;
+    unsigned taken = chm_medium_submit(w->inner, w->batch, w->batched);
 
-    if (w->batched > 0) {
-        taken = chm_medium_submit(w->inner, w->batch, w->batched);
-        CHM_ASSERT(taken == w->batched);
-        w->batched = 0;
-    }
+    CHM_ASSERT(taken == w->batched);
+    w->batched = 0;
 }
 
 void chm_wrap_give(struct chm_wrap *w, struct chm_shadow *s, uint64_t at_ns)

@@ -47,7 +47,8 @@ void chm_wrap_free(struct chm_wrap *w);
 
 /* A shadow that copies what the caller set in outer; NULL when as many as allowed are in use. */
 struct chm_shadow *chm_wrap_take(struct chm_wrap *w, struct chm_io *outer, uint64_t now_ns);
-/* Queue the shadow for the inner medium; flush submits all queued ones in one call. */
+/* Queue the shadow for the inner medium; flush submits all queued ones in one call. It is called
+ * also when there are none, because media look at the regions whenever something is submitted. */
 void chm_wrap_forward(struct chm_wrap *w, struct chm_shadow *s);
 void chm_wrap_flush(struct chm_wrap *w);
 /* Hand the shadow back at at_ns, with s->io.res. Of equal times the first given is the

@@ -27,6 +27,21 @@ def test_terminal_rises_with_the_values() -> None:
     assert text.splitlines()[legend[0]] == "● up"
 
 
+def test_points_are_joined() -> None:
+    """Between a low and a high point, dots: low ones on the left, high ones on the right."""
+    text = draw_terminal(chart(Line("a", [0.0, 1e9]), x="1 2"), width=40, height=8)
+    dots = [
+        (r, c)
+        for r, line in enumerate(text.splitlines())
+        for c, sign in enumerate(line)
+        if "\u2800" < sign <= "\u28ff"
+    ]
+    assert len(dots) > 20
+    assert dots == sorted(dots, key=lambda at: at[0])
+    assert all(a[1] >= b[1] for a, b in zip(dots, dots[20:], strict=False))
+    assert dots[0][1] > dots[-1][1] + 20
+
+
 def test_terminal_names_axes_and_units() -> None:
     text = draw_terminal(chart(Line("a", [1e9, 2e9, None, 2e9]), Line("b", [None] * 4)))
     assert text.startswith("turns  (read_bytes_per_s over turn)")

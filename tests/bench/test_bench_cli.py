@@ -207,7 +207,7 @@ def test_models_and_jobs_lists(invoke: Invoke) -> None:
 
 def test_run_a_kept_job_file_smaller(invoke: Invoke) -> None:
     """What a flag says wins in every job of the file."""
-    small = [f"--set={k}" for k in ("block-size=64KiB", "conversations=2", "turns=2")]
+    small = [f"--set={k}" for k in ("block-size=64KiB", "turns=2", "dram=8MiB")]
     document = json.loads(invoke("run", "prefetch", *small, "--json", "-").stdout)
     assert [r["axes"]["prefetch"] for r in document["results"]] == ["on", "off"]
     assert {r["config"]["turns"] for r in document["results"]} == {2}
@@ -237,6 +237,7 @@ def test_the_manuals_job_file_runs(invoke: Invoke, tmp_path: Path) -> None:
     example = text[text.index("    # What it shows") : text.index("`chm-bench run FILE`")]
     path = tmp_path / "example.ini"
     path.write_text("\n".join(line[4:] for line in example.splitlines()))
-    shown = invoke("run", str(path), "--set", "conversations=1", "--set", "turns=2", "--json", "-")
+    small = [f"--set={k}" for k in ("conversations=1", "turns=2", "dram=16MiB")]
+    shown = invoke("run", str(path), *small, "--json", "-")
     document = json.loads(shown.stdout)
     assert [r["config"]["block_size"] >> 10 for r in document["results"]] == [1024, 64, 256, 1024]

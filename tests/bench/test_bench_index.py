@@ -27,13 +27,18 @@ def put(index: BlockIndex, keys: list[int]) -> list[Block]:
 @settings(max_examples=200)
 @given(
     slots=st.integers(1, 12),
-    paths=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=30),
+    paths=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.booleans()), max_size=30),
 )
-def test_left_over_blocks_form_prefixes(slots: int, paths: list[tuple[int, int]]) -> None:
-    """Conversations 0..3, each request a prefix of one: no block is resident without its parent."""
+def test_left_over_blocks_form_prefixes(slots: int, paths: list[tuple[int, int, bool]]) -> None:
+    """Conversations 0..3, each request reads or puts a prefix of one: no block is resident without
+    its parent."""
     index = BlockIndex(slots, evict=True)
-    for conversation, length in paths:
-        put(index, [100 * conversation + i for i in range(length)])
+    for conversation, length, only_read in paths:
+        keys = [100 * conversation + i for i in range(length)]
+        if only_read:
+            index.unpin(index.lookup(keys))
+        else:
+            put(index, keys)
         resident = {b.key for b in index.resident()}
         assert len(resident) == len(index) <= slots
         assert len({b.slot for b in index.resident()}) == len(resident)

@@ -43,7 +43,7 @@ def test_f84_a_stall_shows_in_all_that_it_delayed(measure: Measure, op: str) -> 
 
 def test_f84_both_start_times_are_kept(invoke: Callable[..., Any], tmp_path: Path) -> None:
     raw = tmp_path / "s.csv"
-    invoke(*BASE, "--media", "sim", "--rate", "1000", "--samples", str(raw))
+    invoke(*BASE, "--media", "sim", "--dram", "8MiB", "--rate", "1000", "--samples", str(raw))
     with raw.open() as f:
         rows = [r for r in csv.DictReader(f) if r["series"] == "stage"]
     due = np.array([int(r["intended_ns"]) for r in rows])
@@ -76,7 +76,7 @@ def test_poisson_arrivals_follow_the_seed(measure: Measure) -> None:
 
 
 def test_failed_operations_fail_the_run(invoke: Callable[..., Any]) -> None:
-    shown = invoke(*BASE, "--media", "sim", "--fault", "5 read err 5", code=1)
+    shown = invoke(*BASE, "--media", "sim", "--dram", "8MiB", "--fault", "5 read err 5", code=1)
     assert "no operation failed: 1 of 400" in shown.stderr
 
 

@@ -137,9 +137,12 @@ def test_the_digest_covers_name_and_configuration() -> None:
 
 
 def test_whole_files_or_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "x"
+    path, reader = tmp_path / "x", tmp_path / "reader"
     path.write_text("old")
+    reader.hardlink_to(path)
+    sweep.write_text(path, "new")
+    assert (path.read_text(), reader.read_text()) == ("new", "old"), "replaced, not rewritten"
     with pytest.raises(UnicodeEncodeError):
         sweep.write_text(path, "new \ud800")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "new"
+    assert sorted(tmp_path.iterdir()) == [reader, path]

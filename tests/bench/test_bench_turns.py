@@ -62,6 +62,37 @@ def test_f35_and_f86_the_accounts_close(measure: Measure, full: str) -> None:
         assert total["admitted"] == total["puts"] == 36
 
 
+def test_f35_a_block_that_another_request_put_is_a_duplicate(
+    measure: Measure, tmp_path: Path
+) -> None:
+    """Two requests for the same blocks side by side: each block is written once."""
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"timestamp": 0, "hash_ids": [1, 2, 3]}\n' * 2)
+    result = measure("turns", "--trace", str(path), "--token-bytes", "64", "--rows", "1",
+                     "--concurrency", "2")  # fmt: skip
+    total = result["counters"]["total"]
+    assert total["admitted"] == 3
+    assert total["duplicate"] > 0
+    assert total["puts"] == total["admitted"] + total["duplicate"]
+
+
+def test_pieces_smaller_than_blocks_change_no_count(measure: Measure) -> None:
+    result = measure(*SMALL, "--segment", "64KiB", "--whole", "off", "--verify", "all")
+    assert [r["delivered"] for r in result["rows"]] == [0, 9, 18, 27]
+    assert result["latency"]["piece_wait"]["service_time"]["count"] == 4 * 54
+    assert result["metrics"]["verified_bytes"] == result["metrics"]["read_bytes"]
+
+
+def test_durable_includes_the_last_flush(measure: Measure) -> None:
+    """All puts fit the write buffer and return at once; the drive still has to write them."""
+    rows = measure(
+        "turns", "--block-size", "64KiB", "--conversations", "1", "--turns", "2", "--flush", "end",
+        "--sim-write-rate", "10MB/s", "--tune", "flush_age_ns=1ms",
+    )["rows"]  # fmt: skip
+    assert rows[0]["flush_s"] == 0
+    assert rows[1]["flush_s"] >= 6 * 65536 / 10e6 * 0.9
+
+
 def test_f86_cold_and_warm_rounds_are_apart(measure: Measure) -> None:
     result = measure(*SMALL)
     counters = result["counters"]
@@ -147,7 +178,18 @@ def test_a_wrong_byte_fails_the_run(
 
     monkeypatch.setattr(Target, "put", damaged)
     shown = invoke(
-        *SMALL, "--media", "sim", "--verify", "all", "--prefetch", prefetch, "--json", "-", code=1
+        *SMALL,
+        "--media",
+        "sim",
+        "--dram",
+        "8MiB",
+        "--verify",
+        "all",
+        "--prefetch",
+        prefetch,
+        "--json",
+        "-",
+        code=1,
     )
     (failure,) = json.loads(shown.stdout)["failures"]
     assert failure["kind"] == PayloadMismatch.__name__
@@ -167,7 +209,7 @@ def test_f82_only_written_extents_are_read(
 ) -> None:
     """A put that claims success without writing is caught at the first read."""
     monkeypatch.setattr(Target, "put", lambda *_: iter(()))
-    shown = invoke(*SMALL, "--media", "sim", code=1)
+    shown = invoke(*SMALL, "--media", "sim", "--dram", "8MiB", code=1)
     assert "never written in this run" in shown.stderr
 
 
@@ -182,7 +224,18 @@ def test_less_capacity_evicts_leaf_blocks(measure: Measure) -> None:
 
 
 def test_less_capacity_can_be_refused(invoke: Callable[..., Any]) -> None:
-    shown = invoke(*SMALL, "--media", "sim", "--capacity", "4MiB", "--on-overflow", "error", code=1)
+    shown = invoke(
+        *SMALL,
+        "--media",
+        "sim",
+        "--dram",
+        "8MiB",
+        "--capacity",
+        "4MiB",
+        "--on-overflow",
+        "error",
+        code=1,
+    )
     assert "footprint is 9 MiB and the capacity 4 MiB" in shown.stderr
 
 
@@ -198,7 +251,6 @@ def test_f90_all_dram_is_listed(measure: Measure) -> None:
     used = {d["what"]: d["bytes"] for d in result["dram"]}
     assert used["window"] + used["write buffer"] <= 8 * MIB
     assert used["benchmark: demand read buffers"] == 2 * 256 * KIB
-    assert used["contents of the simulated medium"] >= 36 * 256 * KIB
     assert {"device metadata", "payload generator"} <= used.keys()
     assert result["dram_total_bytes"] == sum(used.values())
 
@@ -209,7 +261,17 @@ def test_percentiles_equal_those_of_the_raw_samples(
     """Recomputed from the CSV of samples by the definition, not by the tool's code."""
     raw, doc = tmp_path / "s.csv", tmp_path / "r.json"
     invoke(
-        *SMALL, "--media", "sim", "--concurrency", "2", "--samples", str(raw), "--json", str(doc)
+        *SMALL,
+        "--media",
+        "sim",
+        "--dram",
+        "8MiB",
+        "--concurrency",
+        "2",
+        "--samples",
+        str(raw),
+        "--json",
+        str(doc),
     )
     (result,) = json.loads(doc.read_text())["results"]
     times: dict[str, list[int]] = {}
@@ -254,6 +316,16 @@ def test_trace_counts_equal_an_infinite_cache(measure: Measure, tmp_path: Path) 
     assert [r["label"] for r in result["rows"]] == ["1-10", "11-20", "21-30", "31-40"]
 
 
+def test_turns_of_one_conversation_never_overlap(measure: Measure, tmp_path: Path) -> None:
+    """Else a turn would look up before the one before has put: hits would be lost."""
+    requests = [{"t": 0.0, "h": [[0, 2 * n]]} for n in range(1, 6)]
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps({"block_size": 64, "requests": requests}))
+    result = measure("turns", "--trace", str(path), "--token-bytes", "64", "--concurrency", "4")
+    assert result["counters"]["total"]["hits"] == 2 + 4 + 6 + 8
+    assert result["counters"]["total"]["duplicate"] == 0
+
+
 @pytest.mark.parametrize(("arrivals", "end_s"), [("traced", 4.0), ("scaled", 1.0)])
 def test_f84_a_trace_keeps_its_times(
     invoke: Callable[..., Any], tmp_path: Path, arrivals: str, end_s: float
@@ -263,8 +335,9 @@ def test_f84_a_trace_keeps_its_times(
     path, raw, doc = tmp_path / "t.jsonl", tmp_path / "s.csv", tmp_path / "d.json"
     path.write_text("\n".join(map(json.dumps, rows)))
     invoke(
-        "turns", "--media", "sim", "--trace", str(path), "--token-bytes", "64", "--arrivals",
-        arrivals, "--speedup", "4", "--samples", str(raw), "--json", str(doc),
+        "turns", "--media", "sim", "--dram", "8MiB", "--trace", str(path),
+        "--token-bytes", "64", "--arrivals", arrivals, "--speedup", "4",
+        "--samples", str(raw), "--json", str(doc),
     )  # fmt: skip
     with raw.open() as f:
         reads = [r for r in csv.DictReader(f) if r["series"] == "request_read"]
@@ -287,5 +360,4 @@ def test_read_errors_are_counted_and_healed(invoke: Callable[..., Any]) -> None:
     counters = failure["result"]["counters"]["total"]
     assert counters["read_failed"] > 0
     assert counters["hits"] == counters["delivered"] + counters["read_failed"]
-    assert counters["misses_lost"] > 0, "the lost block and what came after it are put again"
-    assert counters["admitted"] == 36 + 1
+    assert counters["admitted"] == 36 + 1, "the lost block is put again in the same turn"

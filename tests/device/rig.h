@@ -88,8 +88,8 @@ static inline void rig_name_files(struct rig *r, const char *name, uint32_t n)
 {
     r->files = n;
     for (uint32_t i = 0; i < n; i++) {
-        CHECK(snprintf(r->path[i], RIG_PATH_MAX, "%s/%s-%d-%u", rig_dir(), name, (int)getpid(),
-                       i) < RIG_PATH_MAX);
+        CHECK(snprintf(r->path[i], RIG_PATH_MAX, "%s/%s-%d-%u", rig_dir(), name, (int)getpid(), i) <
+              RIG_PATH_MAX);
         r->paths[i] = r->path[i];
     }
     r->opt.paths = r->paths;
@@ -248,8 +248,8 @@ static inline bool holds(const void *p, uint64_t addr, uint64_t len, uint64_t se
         uint64_t len_ = (len), at_ = first_wrong(p, addr, len_, seed);                             \
         if (at_ != len_) {                                                                         \
             fprintf(stderr,                                                                        \
-                    "%s:%d: %s: address %" PRIu64 " + %" PRIu64 ": expected the bytes of seed %"   \
-                    PRIu64 ", got 0x%02x\n",                                                       \
+                    "%s:%d: %s: address %" PRIu64 " + %" PRIu64                                    \
+                    ": expected the bytes of seed %" PRIu64 ", got 0x%02x\n",                      \
                     __FILE__, __LINE__, __func__, (uint64_t)(addr), at_, (uint64_t)(seed),         \
                     ((const uint8_t *)(p))[at_]);                                                  \
             exit(1);                                                                               \
@@ -390,6 +390,16 @@ static inline void rig_run(struct rig *r, uint64_t ns)
     do {
         CHECK(chm_step(r->dev, until) >= 0);
     } while (chm_now(r->dev) < until);
+}
+
+/* Threaded devices: return when all that was asked for before has been begun. Commands are carried
+ * out in order, and a step after that submits. */
+static inline void rig_begun(struct rig *r)
+{
+    uint64_t steps = rig_stats(r)->steps;
+
+    while (rig_stats(r)->steps == steps) {
+    }
 }
 
 /* The equations of struct chm_stats, and the budget. */

@@ -144,8 +144,10 @@ static void expect_one_of(struct world *w, const uint8_t *p, uint64_t addr, uint
         uint64_t n = chm_min(len - i, (page + 1) * PAGE - (addr + i));
         uint64_t wrong = first_wrong(p + i, addr + i, n, model_at(w, page, from));
         if (wrong != n) {
-            fprintf(stderr, "address %" PRIu64 ": byte 0x%02x is not of any moment %" PRIu64
-                            " .. %" PRIu64 "\n", addr + i + wrong, p[i + wrong], from, to);
+            fprintf(stderr,
+                    "address %" PRIu64 ": byte 0x%02x is not of any moment %" PRIu64 " .. %" PRIu64
+                    "\n",
+                    addr + i + wrong, p[i + wrong], from, to);
             break;
         }
     }

@@ -289,6 +289,7 @@ static void close_real(const char *media)
         return;
     }
     req = rig_issue(&r, 0, MIB);
+    rig_begun(&r);
     CHECK_IS(chm_wait(r.dev, req, 0), -ETIMEDOUT);
     CHECK_IS(chm_release(r.dev, req), 0);
     CHECK_IS(chm_close(r.dev, MS), -ETIMEDOUT);

@@ -12,7 +12,7 @@
 enum {
     THREADS = 8,
     OWN_PAGES = 128, /* each thread has a part of the device for itself */
-    ROUNDS = 150,
+    ROUNDS = 100,
     RANGE_PAGES = 24,
 };
 
@@ -237,7 +237,7 @@ static void *asker_main(void *arg)
     struct rig *r = arg;
     struct chm_stats s;
 
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < 1000; i++) {
         CHECK_IS(chm_stats(r->dev, &s), 0);
     }
     return NULL;
@@ -253,6 +253,7 @@ static void check_commands_while_io_hangs(const char *media)
 
     open_threaded(&r, media, "0 read late 20000000000\n"); /* 20 s, as good as never */
     req = rig_issue(&r, 0, PAGE);
+    rig_begun(&r);
     for (int i = 0; i < 3; i++) {
         start(&threads[i], asker_main, &r);
     }
@@ -384,8 +385,14 @@ static void check_waiters(const char *media, bool release)
     struct rig r;
     uint64_t req, next;
 
-    open_threaded(&r, media, release ? "0 read never\n" : "0 read late 30000000\n");
+    rig_files(&r, media, 2, 8 * MIB);
+    r.opt.thread = 1;
+    r.opt.flush_idle_ns = r.opt.flush_age_ns = UINT64_MAX;
+    r.opt.fault.script = release ? "0- read never\n" : "0 read late 30000000\n";
+    rig_open(&r);
+    rig_write(&r, MIB, PAGE, 1); /* stays in the buffer, so that it can be staged all the same */
     req = rig_issue(&r, 0, PAGE);
+    rig_begun(&r);
     for (int i = 0; i < 4; i++) {
         waiters[i] = (struct waiter){.rig = &r, .req = req};
         start(&waiters[i].thread, waiter_main, &waiters[i]);

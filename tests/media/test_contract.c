@@ -225,7 +225,7 @@ static void check_deadline(struct rig *r)
 static void check_event_fd(struct rig *r)
 {
     struct pollfd p = {.fd = r->m->caps.event_fd, .events = POLLIN};
-    struct chm_io io = rig_io(r, CHM_IO_READ, 0, RIG_BLOCK, 0), *out;
+    struct chm_io io = rig_io(r, CHM_IO_READ, 0, RIG_BLOCK, 0), more[8], *out;
 
     if (p.fd < 0) {
         return;
@@ -241,6 +241,16 @@ static void check_event_fd(struct rig *r)
         CHECK_EQ(chm_medium_reap(r->m, &out, 1, 0), 0);
         CHECK_EQ(poll(&p, 1, 0), 0);
     }
+    for (int i = 0; i < 8; i++) {
+        more[i] = rig_io(r, CHM_IO_READ, 0, RIG_BLOCK, (uint64_t)i * RIG_BLOCK);
+        CHECK_EQ(rig_submit(r, &more[i]), 1);
+    }
+    for (int i = 0; i < 8; i++) { /* readable until the last one is reaped */
+        CHECK_EQ(poll(&p, 1, -1), 1);
+        rig_reap(r, &out, 1);
+    }
+    CHECK_EQ(chm_medium_reap(r->m, &out, 1, 0), 0);
+    CHECK_EQ(poll(&p, 1, 0), 0);
 }
 
 /* ------------------------------------------------------------------ wake */
@@ -270,8 +280,8 @@ static void check_wake(struct rig *r)
     CHECK_EQ(rig_do(r, io), RIG_BLOCK); /* no I/O was lost on the way */
 }
 
-/* The thread sanitizer delays a signal until the thread calls into the C library; a thread that is on
- * its way into the ring, which is a bare system call, then sleeps through it. */
+/* The thread sanitizer delays a signal until the thread calls into the C library; a thread that is
+ * on its way into the ring, which is a bare system call, then sleeps through it. */
 #ifdef __SANITIZE_THREAD__
 enum { SIGNALS_ARE_DELAYED = 1 };
 #else
@@ -361,7 +371,8 @@ static void run_close_in_flight(const struct stack *s)
     rig_close(&r); /* and the memory is gone: the sanitizer would see a late write by a thread */
 }
 
-/* F66: a ring of 8, 4096 I/Os issued before the first wait, and a reaper that takes few at a time. */
+/* F66: a ring of 8, 4096 I/Os issued before the first wait, and a reaper that takes few
+ * at a time. */
 static void run_many(const struct stack *s)
 {
     static struct chm_io io[MANY], *in[MANY];

@@ -38,8 +38,8 @@ static void digest_add(uint64_t *digest, const void *p, uint64_t len)
 /* A random I/O that touches only its own eighth of a member, so that order does not matter. */
 static struct chm_io draw(struct rig *r, uint64_t *seed, unsigned lane)
 {
-    static const uint8_t kinds[] = {CHM_IO_READ,    CHM_IO_READ,  CHM_IO_WRITE, CHM_IO_WRITE,
-                                    CHM_IO_BARRIER, CHM_IO_TRIM,  CHM_IO_WRITE, CHM_IO_READ};
+    static const uint8_t kinds[] = {CHM_IO_READ,    CHM_IO_READ, CHM_IO_WRITE, CHM_IO_WRITE,
+                                    CHM_IO_BARRIER, CHM_IO_TRIM, CHM_IO_WRITE, CHM_IO_READ};
     uint8_t kind = kinds[below(seed, CHM_COUNT(kinds))];
     uint64_t lane_bytes = MEMBER_BYTES / DEPTH / RIG_BLOCK * RIG_BLOCK, base = lane * lane_bytes;
     uint64_t off = below(seed, lane_bytes / RIG_BLOCK) * RIG_BLOCK;

@@ -180,10 +180,22 @@ static void check_ranges(void)
 static void check_bad_scripts(void)
 {
     static const char *const bad[] = {
-        "read err 5",           "0 read",          "0 read err",        "0 read err x",
-        "0 read err 0",         "0 read lost 5",   "0 reads err 5",     "0 read fail 5",
-        "x read err 5",         "3-2 read err 5",  "-1 read err 5",     "0 read err -5",
-        "0 read late 1 2",      "0 read err 5000", "0 read err 5extra", "0-1-2 read err 5",
+        "read err 5",
+        "0 read",
+        "0 read err",
+        "0 read err x",
+        "0 read err 0",
+        "0 read lost 5",
+        "0 reads err 5",
+        "0 read fail 5",
+        "x read err 5",
+        "3-2 read err 5",
+        "-1 read err 5",
+        "0 read err -5",
+        "0 read late 1 2",
+        "0 read err 5000",
+        "0 read err 5extra",
+        "0-1-2 read err 5",
         "0 read err 99999999999999999999999",
     };
     struct chm_medium *m = NULL;

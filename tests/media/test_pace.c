@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pace wrapper, in virtual time, where its arithmetic is exact: the simulated medium below is made
- * so fast that only the pace counts, or so slow that it counts too.
+ * The pace wrapper, in virtual time, where its arithmetic is exact: the simulated medium below is
+ * made so fast that only the pace counts, or so slow that it counts too.
  */
 #include "rig.h"
 

@@ -36,14 +36,14 @@ static void check_time(void)
     struct rig r;
 
     start(&r);
-    io[0] = mib(&r, CHM_IO_READ, 0);  /* busy 0 .. 500 us, ends 580 */
-    io[1] = mib(&r, CHM_IO_READ, 0);  /* 500 .. 1000, 1080 */
-    io[2] = mib(&r, CHM_IO_WRITE, 0); /* 1000 .. 2000, 2020 */
-    io[3] = mib(&r, CHM_IO_READ, 0);  /* 2000 .. 2500, 2580: reads wait for writes */
-    io[4] = mib(&r, CHM_IO_READ, 1);  /* 0 .. 500, 580: after io[0], as submitted later */
+    io[0] = mib(&r, CHM_IO_READ, 0);    /* busy 0 .. 500 us, ends 580 */
+    io[1] = mib(&r, CHM_IO_READ, 0);    /* 500 .. 1000, 1080 */
+    io[2] = mib(&r, CHM_IO_WRITE, 0);   /* 1000 .. 2000, 2020 */
+    io[3] = mib(&r, CHM_IO_READ, 0);    /* 2000 .. 2500, 2580: reads wait for writes */
+    io[4] = mib(&r, CHM_IO_READ, 1);    /* 0 .. 500, 580: after io[0], as submitted later */
     io[5] = mib(&r, CHM_IO_BARRIER, 1); /* 500 .. 3500 */
-    io[6] = mib(&r, CHM_IO_TRIM, 0);  /* 2500 .. 2500, 2520: before io[3] ends */
-    io[7] = mib(&r, CHM_IO_READ, 1);  /* 3500 .. 4000, 4080 */
+    io[6] = mib(&r, CHM_IO_TRIM, 0);    /* 2500 .. 2500, 2520: before io[3] ends */
+    io[7] = mib(&r, CHM_IO_READ, 1);    /* 3500 .. 4000, 4080 */
     for (unsigned i = 0; i < 8; i++) {
         CHECK_EQ(rig_submit(&r, &io[i]), 1);
     }

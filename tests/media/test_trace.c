@@ -48,8 +48,9 @@ static void workload(struct rig *r, struct seen *seen)
     }
 }
 
-static const char *const faults = "3 read err 5\n4 read short 4096\n9 read swap\n6 any late 300000\n"
-                                  "2 write err 28\n2 barrier err 5\n";
+static const char *const faults =
+    "3 read err 5\n4 read short 4096\n9 read swap\n6 any late 300000\n"
+    "2 write err 28\n2 barrier err 5\n";
 
 static void record(const char *medium, struct seen *seen)
 {
@@ -74,7 +75,8 @@ static void open_replay(struct rig *r, const char *medium)
     rig_open(r, MEMBER_BYTES);
 }
 
-/* On the simulator a replay repeats everything, to the nanosecond, and makes the same trace again. */
+/* On the simulator a replay repeats everything, to the nanosecond, and makes the same
+ * trace again. */
 static void check_exact_replay(void)
 {
     static struct seen first, again;
@@ -150,7 +152,8 @@ static void check_file(void)
     CHECK_EQ(chm_trace_load(trace, &caps, &t, &err), -EXDEV);
 }
 
-/* The first I/O that is not in the trace gets -EILSEQ, and so does all after it; those before end. */
+/* The first I/O that is not in the trace gets -EILSEQ, and so does all after it; those
+ * before end. */
 static void check_divergence(void)
 {
     static struct seen seen;
@@ -229,7 +232,7 @@ static void put(const char *text)
 
 #define HEAD "{\"chm_trace\":1,\"members\":1,\"block_bytes\":4096}\n"
 #define LINE                                                                                       \
-    "{\"seq\":0,\"submit_ns\":0,\"done_ns\":5,\"kind\":\"read\",\"member\":0,\"off\":0,"            \
+    "{\"seq\":0,\"submit_ns\":0,\"done_ns\":5,\"kind\":\"read\",\"member\":0,\"off\":0,"           \
     "\"len\":4096,\"res\":4096,\"fua\":0}\n"
 
 static void check_damaged(void)

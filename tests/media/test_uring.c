@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is special about io_uring: kernels that refuse it, or parts of it, or take less than they were
- * offered; and memory that is registered piece by piece.
+ * What is special about io_uring: kernels that refuse it, or parts of it, or take less than they
+ * were offered; and memory that is registered piece by piece.
  */
 #include "rig.h"
 #include "seccomp.h"
@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #include "media/media_uring.h"
+#include "media/wrap.h"
 
 enum { MEMBER_BYTES = 4 << 20, IOS = 256 };
 
@@ -271,6 +272,28 @@ static void check_regions(void)
     rig_close(&r);
 }
 
+/* What is dropped must be dropped at the next submit, also an empty one, and through wrappers. */
+static void check_wrapped_drop(void)
+{
+    struct chm_medium *wrapper;
+    struct rig r;
+
+    rig_init(&r, "uring");
+    r.opt.pace.latency_ns = 1;
+    rig_open(&r, MEMBER_BYTES);
+    wrapper = r.m;
+    r.m = CHM_CONTAINER(wrapper, struct chm_wrap, m)->inner;
+    if (r.m->caps.fixed_buffers) {
+        CHECK_EQ(chm_medium_submit(wrapper, NULL, 0), 0);
+        CHECK(slot_of(&r, 0, r.memory, 4096) >= 0);
+        region_set(&r, 0, NULL, 0, 0);
+        CHECK_EQ(chm_medium_submit(wrapper, NULL, 0), 0);
+        CHECK_EQ(uring(&r)->regions.slots.used, 0);
+    }
+    r.m = wrapper;
+    rig_close(&r);
+}
+
 /* ------------------------------------------------------------------ F65: flags and threads */
 
 static void *in_thread(void *arg)
@@ -394,6 +417,31 @@ static void check_dead_ring(void)
     rig_close(&r);
 }
 
+/* F66: more in flight than the CQ holds must wait on our side, or the kernel has to keep
+ * completions for us and may refuse to go on. */
+static void check_no_overflow(void)
+{
+    static struct chm_io io[IOS], *in[IOS], *out[IOS];
+    struct rig r;
+
+    rig_init(&r, "uring");
+    r.args.inflight_max = IOS;
+    r.opt.force_ring_entries = 8;
+    rig_open(&r, MEMBER_BYTES);
+    for (unsigned i = 0; i < IOS; i++) {
+        io[i] =
+            rig_io(&r, CHM_IO_READ, (uint64_t)i * RIG_BLOCK, RIG_BLOCK, (uint64_t)i * RIG_BLOCK);
+        in[i] = &io[i];
+    }
+    CHECK_EQ(chm_medium_submit(r.m, in, IOS), IOS);
+    for (unsigned i = 0; i < IOS; i++) {
+        CHECK(!io_uring_cq_has_overflow(&uring(&r)->ring));
+        rig_reap(&r, out, 1);
+        CHECK_EQ(out[0]->res, RIG_BLOCK);
+    }
+    rig_close(&r);
+}
+
 /* ------------------------------------------------------------------ F59, F09: pickier media */
 
 static void check_forced(uint32_t align, uint32_t transfer_max)
@@ -449,17 +497,20 @@ static unsigned count_threads(void)
 static void check_thread_count(void)
 {
     static struct chm_io io[64], *in[64], *out[64];
-    unsigned before = count_threads(), most = 0;
+    unsigned before = count_threads(), most = 0, limits[2] = {0, 0};
     struct rig r;
 
     rig_init(&r, "uring");
     r.opt.buffered = 1;
     rig_open(&r, RIG_MEMORY);
     CHECK(!r.m->caps.direct);
+    if (io_uring_register_iowq_max_workers(&uring(&r)->ring, limits) == 0) {
+        CHECK(limits[0] <= 4 && limits[1] <= 4); /* zeros ask what is in force */
+    }
     for (unsigned round = 0; round < 16; round++) {
         for (unsigned i = 0; i < 64; i++) {
             uint64_t at = (uint64_t)i * 262144;
-            io[i] = rig_io(&r, i % 8 ? CHM_IO_WRITE : CHM_IO_BARRIER, at, 262144, at);
+            io[i] = rig_io(&r, i % 4 ? CHM_IO_BARRIER : CHM_IO_WRITE, at, 262144, at);
             in[i] = &io[i];
         }
         CHECK_EQ(chm_medium_submit(r.m, in, 64), 64);
@@ -494,11 +545,13 @@ int main(void)
     in_child(registering_off, 0);
     in_child(limit_too_low, 0);
     check_regions();
+    check_wrapped_drop();
     check_threads(false);
     check_threads(true);
     check_balking_kernel(0);
     check_balking_kernel(8);
     check_dead_ring();
+    check_no_overflow();
     check_forced(512, 0);
     check_forced(4096, 1 << 20);
     check_forced(65536, 100000);

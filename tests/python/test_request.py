@@ -228,7 +228,7 @@ def test_f20_a_full_window_says_so_and_recovers(make) -> None:
 
 def test_f28_ten_thousand_objects_through_a_window_of_few(make) -> None:
     size = 64 << 10
-    dev = make("sim", MIB * 2, dram_bytes="1600KiB", write_buffer_bytes=MIB, requests_max=28)
+    dev = make("sim", MIB * 2, dram_bytes="1664KiB", write_buffer_bytes=MIB, requests_max=28)
     assert dev.info.window_bytes == 8 * size
     data = pattern(32 * size, 6)
     for at in range(0, len(data), size):
@@ -366,14 +366,14 @@ def test_a_batch_goes_round(dev) -> None:
     for first in (0, 8):
         addrs = np.arange(first, first + 8, dtype=np.uint64) * MIB
         with batch.issue(addrs, MIB):
-            assert len(batch) == 8
+            assert batch.count == 8
             assert batch.wait() == 8
             assert batch.status.tolist() == [0] * 8
             for at, view in zip(addrs.tolist(), batch.views(), strict=True):
                 assert view.readonly
                 assert np.array_equal(np.frombuffer(view, np.uint8), data[at : at + MIB])
             del view
-        assert len(batch) == 0
+        assert batch.count == 0
     assert dev.stats().open == 0
 
 
@@ -406,6 +406,34 @@ def test_a_batch_filled_in_place_and_waited_for_in_parts(sim) -> None:
     assert batch.status.tolist() == [-errno.ETIMEDOUT] * 2
     assert batch.wait(timeout=1) == 2
     batch.release()
+
+
+def test_views_of_a_batch_that_is_ready_by_and_by(make) -> None:
+    """Views asked for again, while the first live and more is ready, show their own bytes."""
+    dev = make("sim", fault={"script": "0 read late 5000000"}, read_unit=MIB)
+    data = fill(dev, 0, 4 * MIB, seed=14)
+    batch = dev.batch(4).issue([0, MIB, 2 * MIB, 3 * MIB], MIB)
+    assert batch.wait(timeout=0.003) == 3
+    some = batch.views()
+    assert some[0] is None
+    assert batch.wait() == 4
+    for i, view in enumerate(batch.views()):
+        assert np.array_equal(np.frombuffer(view, np.uint8), data[i * MIB : (i + 1) * MIB])
+    del some, view
+    batch.release()
+
+
+def test_a_batch_has_its_size_and_options(sim) -> None:
+    batch = sim.batch(2)
+    for wrong in (lambda: batch.issue([0, 1, 2], MIB), lambda: batch.issue(count=3)):
+        with pytest.raises(ValueError, match="2"):
+            wrong()
+    with pytest.raises(ValueError, match="0"):
+        sim.batch(0)
+    at = sim.now() + 10_000_000
+    with batch.issue([0], MIB, not_before_ns=at):
+        assert batch.wait() == 1
+    assert sim.now() > at
 
 
 def test_a_dropped_batch_is_given_back(sim) -> None:

@@ -184,3 +184,12 @@ def test_a_flush_tells_of_lost_bytes_once(make) -> None:
     with pytest.raises(chm.MediaError):
         dev.flush()
     assert dev.stats().lost_bytes == 4096
+
+
+def test_a_close_tells_of_lost_bytes(make) -> None:
+    dev = make("sim", fault={"script": "0- write err 5"}, durability="none")
+    dev.write(0, pattern(4096, 8))
+    with pytest.raises(chm.MediaError):
+        dev.close()
+    assert dev.closed
+    dev.close()

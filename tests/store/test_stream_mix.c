@@ -458,6 +458,28 @@ static void act(struct mix *m)
 
 /* ------------------------------------------------------------------ a run */
 
+/* Streams that wait for admission are admitted one after the other, in order of opening, as those
+ * before them end: there is always one that goes on. */
+static void finish_waiting(struct mix *m)
+{
+    uint32_t before, open = STREAMS + 1;
+
+    do {
+        before = open;
+        open = 0;
+        for (uint32_t i = 0; i < STREAMS; i++) {
+            struct consumer *c = &m->stream[i];
+
+            if (c->s && stream_next(m, c, CHM_SECOND) == 0) {
+                stream_drive(m, c);
+                m->admitted_late++;
+            }
+            open += c->s != NULL;
+        }
+        CHECK(open < before);
+    } while (open > 0);
+}
+
 /* What was admitted ends though prefetches keep what they have; the rest once those let go. */
 static void finish(struct mix *m)
 {
@@ -474,12 +496,7 @@ static void finish(struct mix *m)
             single_end(m, &m->single[i]);
         }
     }
-    for (uint32_t i = 0; i < STREAMS; i++) {
-        if (m->stream[i].s) {
-            m->admitted_late++;
-            stream_drive(m, &m->stream[i]);
-        }
-    }
+    finish_waiting(m);
     for (uint32_t i = 0; i < READS; i++) {
         if (m->read[i].req) {
             read_end(m, &m->read[i]);

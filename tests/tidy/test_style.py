@@ -94,9 +94,10 @@ BANNED = [
 def tracked(*patterns: str) -> list[Path]:
     """Files that are, or could be, committed and match one of the patterns."""
     command = ["git", "ls-files", "-z", "-co", "--exclude-standard", "--", *patterns]
-    run = subprocess.run(command, cwd=TOP, capture_output=True, text=True)
-    if run.returncode != 0:
-        pytest.skip("not a git checkout")
+    try:
+        run = subprocess.run(command, cwd=TOP, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no git, or not a git checkout")
     return [TOP / name for name in sorted(set(run.stdout.split("\0"))) if (TOP / name).is_file()]
 
 
