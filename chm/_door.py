@@ -24,6 +24,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from chm._ffi import ffi, field_names, lib, text
@@ -93,14 +94,9 @@ def _counted(call: Callable[..., Any], gate: Gate) -> Callable[..., Any]:
     return counted
 
 
-def _view_many(dev: Any, reqs: Iterable[int], places: Iterable[Any]) -> int:
-    """chm_view for several requests; through the gate once."""
-    view = lib.chm_view
-    for req, place in zip(reqs, places):  # noqa: B905 - places may be longer
-        rc = view(dev, req, place)
-        if rc:
-            return int(rc)
-    return 0
+def _view_many(dev: Any, reqs: Iterable[int], places: Iterable[Any]) -> bool:
+    """chm_view for several requests, through the gate once. True: one of them has no view."""
+    return any(map(lib.chm_view, repeat(dev), reqs, places))
 
 
 class Calls:

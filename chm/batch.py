@@ -53,6 +53,7 @@ class Batch(Lease):
         "_c_view_at",
         "_c_views",
         "_first",
+        "_memory",
         "_n",
         "_reqs",
         "_view_data",
@@ -88,6 +89,7 @@ class Batch(Lease):
         self._view_data, self._view_len = views["data"], views["len"]
         self._view_offset = views["offset"]
         self._all = True
+        self._memory: Any = None  # where the device's memory begins; the first views tell
 
     def issue(
         self,
@@ -170,9 +172,9 @@ class Batch(Lease):
         which = slice(n) if ready is None else ready
         starts, lengths = self._view_offset[which].tolist(), self._view_len[which].tolist()
         # One buffer object over all of the device's memory guards every view that is a slice of it.
-        first = 0 if ready is None else ready[0]
-        base = int(self._view_data[first] - self._view_offset[first])
-        whole = self._lend(ffi.cast("uint8_t *", base), door.memory_bytes).toreadonly()
+        if self._memory is None:
+            self._memory = ffi.cast("uint8_t *", self._view_data[which].tolist()[0] - starts[0])
+        whole = self._lend(self._memory, door.memory_bytes).toreadonly()
         views = [
             whole[start : start + length] for start, length in zip(starts, lengths, strict=True)
         ]

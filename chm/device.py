@@ -28,7 +28,7 @@ from chm.read import read_items, wait_ids
 from chm.request import Ptr, Request, issue_options
 from chm.stats import DeviceInfo, Stats, info_of, stats_of
 from chm.stream import Range, Stream
-from chm.units import parse_size
+from chm.units import FOREVER_NS, parse_size
 from chm.write import Write, begin, begin_many
 
 _ISSUE = "struct chm_issue *"
@@ -121,7 +121,11 @@ class Device:
             struct.npaths = options.members or 1
         out = ffi.new("chm_dev **")
         name = ", ".join(options.paths) or options.media
-        explained(lib.chm_open, struct, out, path=name)
+        try:
+            explained(lib.chm_open, struct, out, path=name)
+        except BaseException:  # Ctrl-C is raised when the call has returned: with an open device
+            lib.chm_close(out[0], FOREVER_NS)
+            raise
         self._door = Door(out[0], name)
 
     def __repr__(self) -> str:

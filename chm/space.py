@@ -17,7 +17,7 @@ import numpy as np
 
 from chm._buffers import Array, as_bytes, source
 from chm._door import Door, fields_of
-from chm._ffi import PAGE, ffi
+from chm._ffi import NULL, PAGE, ffi
 from chm._lease import Lease
 from chm.errors import ChmError, InvalidArgument, WaitTimeout, WouldBlock, check
 from chm.options import Size
@@ -55,12 +55,12 @@ class Space:
     ``base`` and ``length`` say which part (default: all), ``objects_max`` how many objects.
     """
 
-    __slots__ = ("__weakref__", "_device", "_door", "_holds", "_puts", "_single", "_sp")
+    __slots__ = ("__weakref__", "_device", "_door", "_holds", "_place", "_puts", "_single")
 
     def __init__(
         self, device: Device, *, base: Size = 0, length: Size = 0, objects_max: int = 0
     ) -> None:
-        self._sp: Any = None
+        self._place = ffi.new("chm_space **")  # see Stream
         self._device = device
         self._door: Door = device._door
         self._holds: Counter[int] = Counter()
@@ -69,14 +69,17 @@ class Space:
         options = ffi.new("struct chm_space_options *")
         options.base, options.len = parse_size(base), parse_size(length)
         options.objects_max = objects_max
-        out = ffi.new("chm_space **")
         self._door.drain()
-        check(self._door.c.space_open(self._door.dev, options, out), "space")
-        self._sp = out[0]
+        check(self._door.c.space_open(self._door.dev, options, self._place), "space")
         self._door.spaces.add(self)
 
+    @property
+    def _sp(self) -> Any:
+        """The handle; NULL once closed."""
+        return self._place[0]
+
     def _handle(self) -> Any:
-        if self._sp is None:
+        if not self._sp:
             raise InvalidArgument(errno.EINVAL, "the space is closed")
         if self._door.garbage:
             self._door.drain()
@@ -119,9 +122,14 @@ class Space:
     def put_begin(self, length: int) -> Put:
         """Reserve an extent for an object of ``length`` bytes, to be filled without a copy."""
         out = ffi.new("struct chm_object *")
-        check(self._door.c.put_begin(self._handle(), length, out), f"put of {length} bytes")
-        self._puts.add(out.id)
-        return Put(self, self._object(out))
+        try:
+            check(self._door.c.put_begin(self._handle(), length, out), f"put of {length} bytes")
+            self._puts.add(out.id)
+            return Put(self, self._object(out))
+        except KeyboardInterrupt:
+            if out.id:
+                self._door.c.put_abort(self._sp, out.id)
+            raise
 
     # -- looking up and reading ----------------------------------------------------------------
 
@@ -202,15 +210,13 @@ class Space:
 
     def close(self) -> None:
         """Forget all objects. Busy while objects are held or puts are open. Twice is fine."""
-        if self._sp is None or self._door.state != "open":
-            self._sp = None
-            return
-        check(self._door.c.space_close(self._handle()), "space")
-        self._sp = None
+        if self._sp and self._door.state == "open":
+            check(self._door.c.space_close(self._handle()), "space")
+        self._place[0] = NULL
 
     def _shutdown(self) -> None:
         """Close in any case: the device goes."""
-        if self._sp is None:
+        if not self._sp:
             return
         for object_id, count in self._holds.items():
             for _ in range(count):
@@ -228,7 +234,7 @@ class Space:
         self.close()
 
     def __del__(self) -> None:
-        if self._sp is not None and self._door.state == "open":
+        if self._sp and self._door.state == "open":
             for object_id, count in self._holds.items():
                 for _ in range(count):
                     self._door.garbage.append(((), self._door.c.object_drop, (self._sp, object_id)))
@@ -307,7 +313,7 @@ class Put(Lease):
             return
         self._end_piece()
         handle = self._finish()
-        if self._door.state == "open" and self._space._sp is not None:
+        if self._door.state == "open" and self._space._sp:
             check(self._door.c.put_abort(self._space._sp, handle), "put")
 
     def _finish(self) -> int:
@@ -339,5 +345,5 @@ class Put(Lease):
         self._leave_to_drain(self._door.c.put_abort, self._space._sp, handle)
 
     def __del__(self) -> None:
-        if self._id and self._door.state == "open" and self._space._sp is not None:
+        if self._id and self._door.state == "open" and self._space._sp:
             self._abandon()

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chm._door import Door, fields_of
-from chm._ffi import ffi
+from chm._ffi import NULL, ffi
 from chm._lease import Lease
 from chm.errors import Deadlock, InvalidArgument, check, error_of
 from chm.options import Size
@@ -87,7 +87,7 @@ class Stream:
     ``keep`` leaves giving pieces back to the caller (``Piece.release``, or dropping the piece).
     """
 
-    __slots__ = ("__weakref__", "_after", "_door", "_held", "_lengths", "_out", "_s", "keep")
+    __slots__ = ("__weakref__", "_after", "_door", "_held", "_lengths", "_out", "_place", "keep")
 
     def __init__(
         self,
@@ -103,7 +103,8 @@ class Stream:
         lengths: Sequence[int] | None = None,
         after: After = (),
     ) -> None:
-        self._s: Any = None
+        # Where C puts the handle: a Ctrl-C right after the call cannot lose it. NULL: closed.
+        self._place = ffi.new("chm_stream **")
         self._door = door
         self._held: list[_Slot] = []
         self._lengths = lengths  # payload bytes of each range, if less than all
@@ -118,9 +119,7 @@ class Stream:
         options.not_before_ns = not_before_ns
         pairs = [(int(addr), int(length)) for addr, length in ranges]
         objects = ffi.new("struct chm_range[]", pairs)
-        out = ffi.new("chm_stream **")
-        check(door.c.stream_open(door.dev, objects, len(pairs), options, out), "stream")
-        self._s = out[0]
+        check(door.c.stream_open(door.dev, objects, len(pairs), options, self._place), "stream")
         door.streams.add(self)
 
     def next(self, timeout: float | None = None) -> Piece:
@@ -133,7 +132,7 @@ class Stream:
         """
         self._need_open()
         self._give_back()
-        c, stream, out = self._door.c, self._s, self._out
+        c, stream, out = self._door.c, self._place[0], self._out
         rc = self._door.sliced(lambda ns: int(c.stream_next(stream, ns, out)), timeout)
         if rc == -errno.ENODATA:
             raise StopIteration
@@ -171,11 +170,16 @@ class Stream:
         slot._take_back("the piece")
         handle, slot.handle = slot.handle, 0
         self._held.remove(slot)
-        if self._s is not None and self._door.state == "open":
-            check(self._door.c.stream_release(self._s, handle), "stream")
+        if self._place[0] and self._door.state == "open":
+            check(self._door.c.stream_release(self._place[0], handle), "stream")
+
+    def _taken(self) -> Any:
+        """The handle; the stream does not have it any more."""
+        stream, self._place[0] = self._place[0], NULL
+        return stream
 
     def _need_open(self) -> None:
-        if self._s is None:
+        if not self._place[0]:
             raise InvalidArgument(errno.EINVAL, "the stream is closed")
 
     @property
@@ -183,7 +187,7 @@ class Stream:
         """How far it is."""
         self._need_open()
         out = ffi.new("struct chm_stream_info *")
-        check(self._door.c.stream_info(self._s, out), "stream")
+        check(self._door.c.stream_info(self._place[0], out), "stream")
         return StreamInfo(**fields_of("struct chm_stream_info", out))
 
     def close(self) -> None:
@@ -191,14 +195,14 @@ class Stream:
 
         Raises BufferError, and closes nothing, while a view of a piece lives.
         """
-        if self._s is None:
+        if not self._place[0]:
             return
         for slot in self._held:
             slot._take_back("a piece of the stream")
         for slot in self._held:
             slot.handle = 0
         self._held = []
-        stream, self._s = self._s, None
+        stream = self._taken()
         if self._door.state == "open":
             check(self._door.c.stream_close(stream), "stream")
             for call, args in self._after:
@@ -217,7 +221,7 @@ class Stream:
 
     def _abandon(self) -> None:
         """Leave all of it to the next call on the device, once no piece is looked at."""
-        stream, self._s = self._s, None
+        stream = self._taken()
         views = [slot._seen for slot in self._held if slot._seen is not None]
         for slot in self._held:
             slot._seen = None
@@ -227,5 +231,5 @@ class Stream:
             self._door.garbage.append((views, call, args))
 
     def __del__(self) -> None:
-        if self._s is not None and self._door.state == "open":
+        if self._place[0] and self._door.state == "open":
             self._abandon()

@@ -122,7 +122,12 @@ def begin_many(door: Door, ranges: list[tuple[int, int]]) -> list[Write | ChmErr
     items = ffi.new("struct chm_write[]", n)
     for item, (addr, length) in zip(items, ranges, strict=True):
         item.addr, item.len = addr, length
-    rc = door.c.write_begin(door.dev, items, n)
+    try:
+        rc = door.c.write_begin(door.dev, items, n)
+    except KeyboardInterrupt:  # raised after the call: nobody would ever end what it began
+        ids = [item.id for item in items if item.id and item.status == 0]
+        door.c.write_abort(door.dev, ids, len(ids), NULL)
+        raise
     if rc < 0:
         raise error_of(rc, "write")
     return [

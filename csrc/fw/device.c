@@ -83,10 +83,9 @@ static void set_sizes(struct chm_fw *fw, const struct chm_fw_args *a)
 static int check_sizes(const struct chm_fw *fw, struct chm_error *err)
 {
     if (fw->window.bytes < fw->window.frame_bytes || fw->wbuf.bytes < 2 * fw->granule) {
-        strcpy(
-            err->text,
-            "the DRAM budget is too small: the window needs two frames (64 KiB, or 2 MiB with "
-            "huge pages) and the write buffer two pages");
+        strcpy(err->text,
+               "the DRAM budget is too small: the window needs two frames (64 KiB, or 2 MiB with "
+               "huge pages) and the write buffer two pages");
         return -EINVAL;
     }
     return 0;
@@ -227,6 +226,11 @@ int32_t chm_fw_region(const struct chm_fw *fw, const uint8_t *buf, uint64_t len)
 
 /* ---- stepping */
 
+void chm_fw_tick(struct chm_fw *fw)
+{
+    fw->now_ns = chm_medium_now(fw->medium);
+}
+
 static void run_timers(struct chm_fw *fw)
 {
     struct chm_timer *timer;
@@ -268,7 +272,7 @@ static int reap(struct chm_fw *fw, uint64_t deadline_ns)
     struct chm_io *done[REAP_MAX];
     int n = chm_medium_reap(fw->medium, done, REAP_MAX, deadline_ns);
 
-    fw->now_ns = chm_medium_now(fw->medium);
+    chm_fw_tick(fw);
     if (n < 0) {
         fw->dead = n;
         return n;
@@ -296,7 +300,7 @@ int chm_fw_step(struct chm_fw *fw, uint64_t until_ns)
     int n;
 
     fw->stats.steps++;
-    fw->now_ns = chm_medium_now(fw->medium);
+    chm_fw_tick(fw);
     settle(fw);
     n = reap_once(fw, until_ns);
     while (n == REAP_MAX && rounds-- > 0) {

@@ -114,6 +114,8 @@ int chm_fw_check_range(const struct chm_fw *fw, uint64_t addr, uint64_t len);
 int chm_fw_check_issue(const struct chm_fw *fw, uint64_t addr, uint64_t len);
 int chm_fw_check_read(const struct chm_fw *fw, uint64_t addr, uint64_t len);
 int chm_fw_check_write(const struct chm_fw *fw, uint64_t addr, uint64_t len);
+/* Read the clock; commands that follow are run at that time. A step does so by itself. */
+void chm_fw_tick(struct chm_fw *fw);
 /* Run a command. Never waits. */
 void chm_fw_exec(struct chm_fw *fw, const struct chm_cmd *cmd);
 /* Do what can be done; wait for the medium until until_ns (0: do not wait) if nothing ended

@@ -296,7 +296,6 @@ void chm_fw_exec(struct chm_fw *fw, const struct chm_cmd *cmd)
     if (cmd->cell >= fw->opts.requests_max) {
         return;
     }
-    fw->now_ns = chm_medium_now(fw->medium);
     req = &fw->reqs[cmd->cell];
     if (on_live(cmd->op)) {
         exec_on_live(fw, req, cmd->op);

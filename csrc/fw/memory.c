@@ -78,8 +78,7 @@ static int memory_map(struct chm_memory *m, uint64_t bytes, bool huge)
         goto fail;
     }
     base = memory_place(size);
-    if (!base || mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) !=
-                     base) {
+    if (!base || mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != base) {
         goto fail;
     }
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);

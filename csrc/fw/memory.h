@@ -26,7 +26,7 @@ struct chm_memory {
     bool huge, locked;
     bool collapse;              /* try to make small pages huge ones while touching them */
     _Atomic uint64_t collapsed; /* bytes for which that worked */
-    char note[96]; /* why huge pages or locking are not in force, or "" */
+    char note[96];              /* why huge pages or locking are not in force, or "" */
 
     struct chm_region *region; /* grows as the helper goes; NULL: nobody wants to know */
     pthread_t helper;

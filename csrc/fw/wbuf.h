@@ -37,7 +37,7 @@ struct chm_ext {
     struct chm_link dirty;   /* DIRTY, in order of commit */
     uint64_t off;            /* in memory; unused for trims */
     uint64_t seq;            /* of its commit */
-    uint64_t reads_before; /* seq of the last read that began before the commit */
+    uint64_t reads_before;   /* seq of the last read that began before the commit */
     uint64_t commit_ns;
     struct chm_ext *unit_next; /* next extent of the same flush unit */
     bool trim;

@@ -18,13 +18,14 @@
 
 enum { OTHER_CELLS = 64 /* for calls that are no requests: flushes, statistics */ };
 
-static void cell_push_free(struct chm_dev *dev, uint32_t index)
+/* Put a chain of cells, linked through next_free from first to last, on the stack. */
+static void cells_push_free(struct chm_dev *dev, uint32_t first, uint32_t last)
 {
     uint64_t head = atomic_load(&dev->free_cells), next;
 
     do {
-        atomic_store_explicit(&dev->cells[index].next_free, (uint32_t)head, memory_order_relaxed);
-        next = ((head >> 32) + 1) << 32 | (index + 1);
+        atomic_store_explicit(&dev->cells[last].next_free, (uint32_t)head, memory_order_relaxed);
+        next = ((head >> 32) + 1) << 32 | (first + 1);
     } while (!atomic_compare_exchange_weak(&dev->free_cells, &head, next));
 }
 
@@ -70,7 +71,7 @@ int chm_cells_open(struct chm_dev *dev)
     chm_queue_init(dev->queue, entries);
     for (uint32_t i = n; i-- > 0;) {
         atomic_store(&dev->cells[i].gen, 1);
-        cell_push_free(dev, i);
+        cells_push_free(dev, i, i);
     }
     return 0;
 }
@@ -195,6 +196,27 @@ static void ended_note(struct chm_dev *dev, struct chm_cell *cell)
     atomic_store_explicit(&e->head, head + 1, memory_order_release);
 }
 
+static void publish_freed(struct chm_dev *dev)
+{
+    struct chm_fw *fw = dev->fw;
+    uint32_t requests = 0, n = fw->freed_count;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct chm_cell *cell = &dev->cells[fw->freed[i]];
+
+        requests += is_request((uint8_t)cell->kind);
+        atomic_store_explicit(&cell->state, CELL_FREE, memory_order_release);
+        if (i + 1 < n) {
+            atomic_store_explicit(&cell->next_free, fw->freed[i + 1] + 1, memory_order_relaxed);
+        }
+    }
+    if (n > 0) {
+        atomic_fetch_sub(&dev->requests, requests);
+        cells_push_free(dev, fw->freed[0], fw->freed[n - 1]);
+    }
+    fw->freed_count = 0;
+}
+
 void chm_cells_publish(struct chm_dev *dev)
 {
     struct chm_fw *fw = dev->fw;
@@ -214,16 +236,7 @@ void chm_cells_publish(struct chm_dev *dev)
         }
     }
     fw->ended_count = 0;
-    for (uint32_t i = 0; i < fw->freed_count; i++) {
-        struct chm_cell *cell = &dev->cells[fw->freed[i]];
-
-        if (is_request((uint8_t)cell->kind)) {
-            atomic_fetch_sub(&dev->requests, 1);
-        }
-        atomic_store(&cell->state, CELL_FREE);
-        cell_push_free(dev, fw->freed[i]);
-    }
-    fw->freed_count = 0;
+    publish_freed(dev);
     if (noted && write(dev->ended.fd, &one, sizeof(one)) < 0) {
         /* The counter is at its limit, so the descriptor is readable as it is. */
         return;

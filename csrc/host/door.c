@@ -42,20 +42,27 @@ void chm_door_send(struct chm_dev *dev, const struct chm_cmd *cmd)
     } entry = {.cmd = *cmd};
 
     if (!dev->threaded) {
+        chm_fw_tick(dev->fw);
         chm_fw_exec(dev->fw, cmd);
         chm_cells_publish(dev);
         return;
     }
     /* It holds two commands for every cell, and a cell has no more on their way. */
     CHM_ASSERT(chm_queue_push(dev->queue, entry.body));
-    if (chm_queue_must_wake(dev->queue)) {
+}
+
+void chm_door_ring(struct chm_dev *dev, bool hurry)
+{
+    if (dev->threaded && chm_queue_must_wake(dev->queue, hurry)) {
         chm_medium_wake(dev->medium);
     }
 }
 
 void chm_door_kick(struct chm_dev *dev)
 {
-    if (!dev->threaded) {
+    if (dev->threaded) {
+        chm_door_ring(dev, true);
+    } else {
         chm_fw_step(dev->fw, 0);
         chm_cells_publish(dev);
     }
@@ -89,7 +96,7 @@ static int wait_stepping(struct chm_dev *dev, struct chm_cell *cell, uint64_t de
  * microsecond away; once it needs I/O, or sleeps, spinning only takes a core from it. */
 static void spin_while_sent(struct chm_dev *dev, struct chm_cell *cell)
 {
-    uint64_t end = chm_now(dev) + dev->opts.poll_ns;
+    uint64_t end = 0, now = 0;
 
     do {
         for (int i = 0; i < SPIN_CHECKS; i++) {
@@ -100,7 +107,9 @@ static void spin_while_sent(struct chm_dev *dev, struct chm_cell *cell)
             }
             cpu_relax();
         }
-    } while (chm_now(dev) < end);
+        now = chm_medium_now(dev->medium);
+        end = end ? end : now + dev->opts.poll_ns;
+    } while (now < end);
 }
 
 /* Nothing to wait for: it has a result, or the handle died and the cell is somebody else's. */
@@ -116,6 +125,7 @@ static int wait_sleeping(struct chm_dev *dev, struct chm_cell *cell, uint32_t ge
     uint32_t state;
     int rc = 0;
 
+    chm_door_ring(dev, true);
     spin_while_sent(dev, cell);
     if (wait_is_over(cell, gen, atomic_load(&cell->state))) {
         return 0;
@@ -141,6 +151,7 @@ void chm_door_wait_taken(struct chm_dev *dev, struct chm_cell *cell)
     if (!dev->threaded) {
         return;
     }
+    chm_door_ring(dev, true);
     /* The thread takes commands promptly and does not wake anybody for it. */
     while (!has_been_taken(atomic_load(&cell->state))) {
         spin_while_sent(dev, cell);
@@ -175,6 +186,9 @@ int chm_door_wait_until(struct chm_dev *dev, uint64_t at_ns, uint64_t deadline_n
         if (!dev->threaded) {
             chm_fw_step(dev->fw, stop);
             chm_cells_publish(dev);
+            if (dev->fw->dead) {
+                return -ENODEV;
+            }
         } else if (chm_sleep_until(stop) == -EINTR) {
             return -EINTR;
         }
@@ -215,5 +229,6 @@ int chm_door_call(struct chm_dev *dev, uint8_t op, uint64_t addr, uint64_t len, 
         rc = chm_cell_result(&dev->cells[cmd.cell]);
     }
     chm_door_end(dev, handle, CHM_OP_RELEASE);
+    chm_door_ring(dev, false);
     return rc;
 }

@@ -96,9 +96,12 @@ bool chm_cell_has_ended(uint32_t state);
 int chm_door_check(const struct chm_dev *dev);
 /* An item was answered rc before it reached the firmware. Malformed ones do not count. */
 void chm_door_count_refusal(_Atomic uint64_t *counter, int rc);
-/* Run or send a command. */
+/* Run a command, or send it. Whoever sends rings before it returns; waiting rings by itself. */
 void chm_door_send(struct chm_dev *dev, const struct chm_cmd *cmd);
-/* Stepped: get the I/O going that the commands of a call asked for. */
+/* Threaded: see to it that the commands sent are taken: now (hurry), or when the thread looks next,
+ * which is within 2 ms. */
+void chm_door_ring(struct chm_dev *dev, bool hurry);
+/* Get the I/O going that the commands of a call asked for: ring in a hurry, or step. */
 void chm_door_kick(struct chm_dev *dev);
 /* Absolute time of a timeout from now, saturating. */
 uint64_t chm_door_deadline(struct chm_dev *dev, uint64_t timeout_ns);

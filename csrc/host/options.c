@@ -161,9 +161,8 @@ static int check_paths(const struct chm_options *o, struct chm_error *err)
         return bad(err, "%u members; at most %d", o->npaths, CHM_MEMBERS_MAX);
     }
     if (sim && o->thread) {
-        return bad(
-            err,
-            "the simulated medium has virtual time, which only a stepped device can follow: "
+        return bad(err,
+                   "the simulated medium has virtual time, which only a stepped device can follow: "
                    "thread = 0");
     }
     for (uint32_t i = 0; !sim && i < o->npaths; i++) {

@@ -32,6 +32,8 @@ _Static_assert(offsetof(struct chm_queue, entry) % 64 == 0, "entries do not stra
 #pragma GCC diagnostic ignored "-Wtsan"
 #endif
 
+enum { AWAKE, ASLEEP, NAPPING }; /* sleeping */
+
 uint64_t chm_queue_bytes(uint32_t entries)
 {
     return sizeof(struct chm_queue) + entries * (uint64_t)sizeof(struct chm_queue_entry);
@@ -83,10 +85,13 @@ bool chm_queue_push(struct chm_queue *q, const uint64_t body[7])
     return true;
 }
 
-bool chm_queue_must_wake(struct chm_queue *q)
+bool chm_queue_must_wake(struct chm_queue *q, bool hurry)
 {
+    uint32_t sleeping;
+
     atomic_thread_fence(memory_order_seq_cst); /* pairs with the one in chm_queue_sleep */
-    return atomic_load_explicit(&q->sleeping, memory_order_relaxed) != 0;
+    sleeping = atomic_load_explicit(&q->sleeping, memory_order_relaxed);
+    return sleeping == ASLEEP || (sleeping == NAPPING && hurry);
 }
 
 bool chm_queue_pop(struct chm_queue *q, uint64_t body[7])
@@ -103,12 +108,12 @@ bool chm_queue_pop(struct chm_queue *q, uint64_t body[7])
     return true;
 }
 
-bool chm_queue_sleep(struct chm_queue *q)
+bool chm_queue_sleep(struct chm_queue *q, bool nap)
 {
     uint64_t pos = atomic_load_explicit(&q->tail, memory_order_relaxed);
     struct chm_queue_entry *e = &q->entry[pos & q->mask];
 
-    atomic_store_explicit(&q->sleeping, 1, memory_order_relaxed);
+    atomic_store_explicit(&q->sleeping, nap ? NAPPING : ASLEEP, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst); /* pairs with the one in chm_queue_must_wake */
     if (atomic_load_explicit(&e->turn, memory_order_relaxed) == pos + 1) {
         chm_queue_awake(q);
@@ -119,5 +124,5 @@ bool chm_queue_sleep(struct chm_queue *q)
 
 void chm_queue_awake(struct chm_queue *q)
 {
-    atomic_store_explicit(&q->sleeping, 0, memory_order_relaxed);
+    atomic_store_explicit(&q->sleeping, AWAKE, memory_order_relaxed);
 }

@@ -35,12 +35,14 @@ uint64_t chm_queue_bytes(uint32_t entries);
 void chm_queue_init(struct chm_queue *q, uint32_t entries);
 /* Copy body in. False when full. Any thread. */
 bool chm_queue_push(struct chm_queue *q, const uint64_t body[7]);
-/* True if the consumer sleeps or is about to: the caller then wakes it. Call after push. */
-bool chm_queue_must_wake(struct chm_queue *q);
+/* True if the consumer sleeps or is about to: the caller then wakes it. Call after push. Who is not
+ * in a hurry leaves a consumer that only naps alone: it looks by itself soon. */
+bool chm_queue_must_wake(struct chm_queue *q, bool hurry);
 /* Copy the oldest entry out. False when empty. The consumer only. */
 bool chm_queue_pop(struct chm_queue *q, uint64_t body[7]);
-/* The consumer says that it will sleep. False if something came meanwhile: then it must not. */
-bool chm_queue_sleep(struct chm_queue *q);
+/* The consumer says that it will sleep, or (nap) that it will for a bounded time only. False if
+ * something came meanwhile: then it must not. */
+bool chm_queue_sleep(struct chm_queue *q, bool nap);
 void chm_queue_awake(struct chm_queue *q);
 
 #endif

@@ -54,6 +54,7 @@ int chm_read(chm_dev *dev, struct chm_read *items, uint32_t n, uint64_t timeout_
             chm_door_end(dev, items[i].req, CHM_OP_RELEASE);
         }
     }
+    chm_door_ring(dev, false);
     return done;
 }
 

@@ -23,31 +23,27 @@ static void fill_times(struct chm_dev *dev, const struct chm_issue_options *o, s
     cmd->queue_ns = chm_sat_add(begin, o->queue_ns ? o->queue_ns : QUEUE_NS);
 }
 
-/* A request that may be refused on the spot: wait for the verdict, and give the handle up if it is
- * no. */
-static int issue_verdict(struct chm_dev *dev, uint32_t index, uint64_t handle)
+int chm_issue_verdict(struct chm_dev *dev, uint64_t req)
 {
-    struct chm_cell *cell = &dev->cells[index];
-    uint32_t state;
+    struct chm_cell *cell = chm_cell_of(dev, req);
     int rc;
 
+    CHM_ASSERT(cell);
     chm_door_wait_taken(dev, cell);
-    state = atomic_load(&cell->state) & CELL_STATE_MASK;
-    if (state != CELL_FAILED) {
+    if ((atomic_load(&cell->state) & CELL_STATE_MASK) != CELL_FAILED) {
         return 0;
     }
     rc = atomic_load(&cell->res);
-    chm_door_end(dev, handle, CHM_OP_RELEASE);
+    chm_door_end(dev, req, CHM_OP_RELEASE);
     return rc;
 }
 
-static int issue_one(struct chm_dev *dev, struct chm_cmd *cmd, uint64_t addr, uint64_t len,
-                     uint64_t *req)
+static int issue_send(struct chm_dev *dev, struct chm_cmd *cmd, uint64_t addr, uint64_t len,
+                      uint64_t *req)
 {
     int rc = chm_fw_check_issue(dev->fw, addr, len);
-    uint64_t handle;
 
-    rc = rc < 0 ? rc : chm_cell_new(dev, CHM_OP_ISSUE, len, &cmd->cell, &handle);
+    rc = rc < 0 ? rc : chm_cell_new(dev, CHM_OP_ISSUE, len, &cmd->cell, req);
     if (rc < 0) {
         chm_door_count_refusal(&dev->refused, rc);
         return rc;
@@ -55,13 +51,7 @@ static int issue_one(struct chm_dev *dev, struct chm_cmd *cmd, uint64_t addr, ui
     cmd->addr = addr;
     cmd->len = len;
     chm_door_send(dev, cmd);
-    if ((cmd->flags & CHM_ISSUE_NOWAIT) || cmd->ptr) {
-        rc = issue_verdict(dev, cmd->cell, handle);
-    }
-    if (rc == 0) {
-        *req = handle;
-    }
-    return rc;
+    return 0;
 }
 
 int chm_issue(chm_dev *dev, struct chm_issue *items, uint32_t n,
@@ -76,10 +66,15 @@ int chm_issue(chm_dev *dev, struct chm_issue *items, uint32_t n,
     }
     fill_times(dev, opts ? opts : &DEFAULTS, &cmd);
     for (uint32_t i = 0; i < n; i++) {
-        items[i].status = issue_one(dev, &cmd, items[i].addr, items[i].len, &items[i].req);
-        done += items[i].status == 0;
+        items[i].status = issue_send(dev, &cmd, items[i].addr, items[i].len, &items[i].req);
     }
     chm_door_kick(dev);
+    for (uint32_t i = 0; i < n; i++) {
+        if (items[i].status == 0 && (cmd.flags & CHM_ISSUE_NOWAIT)) {
+            items[i].status = chm_issue_verdict(dev, items[i].req);
+        }
+        done += items[i].status == 0;
+    }
     return done;
 }
 
@@ -91,7 +86,7 @@ int chm_issue_reserved(struct chm_dev *dev, uint64_t reserve, uint64_t addr, uin
 
     fill_times(dev, &o, &cmd);
     cmd.ptr = reserve;
-    return issue_one(dev, &cmd, addr, len, req);
+    return issue_send(dev, &cmd, addr, len, req);
 }
 
 /* ---- wait */
@@ -102,7 +97,7 @@ static int deliver(struct chm_dev *dev, struct chm_cell *cell, uint64_t deadline
     uint64_t at = atomic_load(&cell->deliver_ns), none = 0;
 
     if (at == 0) {
-        at = chm_max(1, chm_link_deliver(&dev->link, chm_now(dev), cell->len));
+        at = dev->link.rate ? chm_link_deliver(&dev->link, chm_now(dev), cell->len) : 1;
         if (atomic_compare_exchange_strong(&cell->deliver_ns, &none, at)) {
             atomic_fetch_add_explicit(&dev->delivered, cell->len, memory_order_relaxed);
         } else {
@@ -142,11 +137,20 @@ static int wait_handle(struct chm_dev *dev, uint64_t req, uint64_t deadline_ns)
     return cell ? wait_generation(dev, cell, (uint32_t)(req >> 32), deadline_ns) : -ESTALE;
 }
 
+/* The same from now on. A result that is there needs no clock. */
+static int wait_timeout(struct chm_dev *dev, uint64_t req, uint64_t timeout_ns)
+{
+    struct chm_cell *cell = bytes_cell(dev, req);
+    bool there = cell && dev->link.rate == 0 && chm_cell_has_ended(atomic_load(&cell->state));
+
+    return wait_handle(dev, req, there ? 0 : chm_door_deadline(dev, timeout_ns));
+}
+
 int chm_wait(chm_dev *dev, uint64_t req, uint64_t timeout_ns)
 {
     int rc = chm_door_check(dev);
 
-    return rc < 0 ? rc : wait_handle(dev, req, chm_door_deadline(dev, timeout_ns));
+    return rc < 0 ? rc : wait_timeout(dev, req, timeout_ns);
 }
 
 int chm_wait_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, uint64_t timeout_ns,
@@ -216,7 +220,11 @@ int chm_release(chm_dev *dev, uint64_t req)
 {
     int rc = chm_door_check(dev);
 
-    return rc < 0 ? rc : release_one(dev, req);
+    rc = rc < 0 ? rc : release_one(dev, req);
+    if (rc == 0) {
+        chm_door_ring(dev, false);
+    }
+    return rc;
 }
 
 int chm_release_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, int32_t *status)
@@ -233,6 +241,7 @@ int chm_release_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, int32_t *st
             status[i] = rc;
         }
     }
+    chm_door_ring(dev, false);
     return done;
 }
 

@@ -4,7 +4,8 @@
  *
  *   BUSY     commands came
  *   POLLING  nothing came, nothing is in flight; at most poll_ns
- *   ASLEEP   in the medium's reap, until an I/O ends or a client wakes it
+ *   ASLEEP   in the medium's reap, until a client wakes it or a timer is due
+ *   NAPPING  the same with I/O in flight, until one ends, at most 2 ms; only clients in a hurry wake it
  *
  * It makes the medium itself, so that a ring may be told that only one thread will ever use it. It
  * polls only when no I/O is in flight: the next command may then be an instant away, while an I/O
@@ -16,7 +17,12 @@
 #include "host/door.h"
 #include "util/util.h"
 
-enum { TAKE_MAX = 256 /* commands between steps, so that completions are not kept waiting */ };
+enum {
+    TAKE_MAX = 256, /* commands between steps, so that completions are not kept waiting */
+    NAP_NS =
+        2000000, /* longest sleep with I/O in flight: releases and commits do not wake it, since an
+                         I/O is about to */
+};
 
 static bool take_commands(struct chm_dev *dev)
 {
@@ -26,11 +32,12 @@ static bool take_commands(struct chm_dev *dev)
     } entry;
     int n = 0;
 
+    chm_fw_tick(dev->fw);
     while (n < TAKE_MAX && chm_queue_pop(dev->queue, entry.body)) {
         chm_fw_exec(dev->fw, &entry.cmd);
-        chm_cells_publish(dev);
         n++;
     }
+    chm_cells_publish(dev);
     return n > 0;
 }
 
@@ -42,23 +49,24 @@ static bool in_flight(const struct chm_fw *fw)
 static void thread_loop(struct chm_dev *dev)
 {
     uint64_t poll_until = 0;
+    bool busy;
 
     while (!atomic_load(&dev->stop)) {
         if (take_commands(dev)) {
-            poll_until = chm_medium_now(dev->medium) + dev->opts.poll_ns;
+            poll_until = dev->fw->now_ns + dev->opts.poll_ns;
             chm_fw_step(dev->fw, 0);
             chm_cells_publish(dev);
             continue;
         }
-        if (!in_flight(dev->fw) && chm_medium_now(dev->medium) < poll_until) {
+        busy = in_flight(dev->fw);
+        if (!busy && dev->fw->now_ns < poll_until) {
             continue;
         }
-        if (!chm_queue_sleep(dev->queue)) {
-            continue;
+        if (chm_queue_sleep(dev->queue, busy)) {
+            chm_fw_step(dev->fw, busy ? chm_sat_add(dev->fw->now_ns, NAP_NS) : UINT64_MAX);
+            chm_queue_awake(dev->queue);
+            chm_cells_publish(dev);
         }
-        chm_fw_step(dev->fw, UINT64_MAX);
-        chm_queue_awake(dev->queue);
-        chm_cells_publish(dev);
     }
 }
 

@@ -85,6 +85,7 @@ int chm_write_begin(chm_dev *dev, struct chm_write *items, uint32_t n)
             chm_door_count_refusal(&dev->write_refused, -EAGAIN);
         }
     }
+    chm_door_ring(dev, false);
     return done;
 }
 
@@ -154,7 +155,11 @@ int chm_write_commit(chm_dev *dev, const uint64_t *ids, uint32_t n, int32_t *sta
         }
         done += status[i] == 0;
     }
-    chm_door_kick(dev);
+    if (dev->threaded) {
+        chm_door_ring(dev, false);
+    } else {
+        chm_door_kick(dev);
+    }
     return done;
 }
 
@@ -172,6 +177,7 @@ int chm_write_abort(chm_dev *dev, const uint64_t *ids, uint32_t n, int32_t *stat
             status[i] = rc;
         }
     }
+    chm_door_ring(dev, false);
     return done;
 }
 

@@ -240,8 +240,10 @@ static int directory_sync(const char *path)
 static int file_prepare(struct chm_backing *b, const char *path, uint64_t size_bytes, bool made,
                         struct chm_error *err)
 {
-    int rc = preallocate(b, path, size_bytes, err);
+    int rc;
 
+    CHM_ASSERT(b->fd >= 0);
+    rc = preallocate(b, path, size_bytes, err);
     if (rc == 0 && made) {
         rc = fsync(b->fd) == 0 ? directory_sync(path) : -errno;
         if (rc) {

@@ -84,9 +84,9 @@ static bool parse_range(const char *s, struct chm_fault_rule *r)
 
 static bool parse_kind(const char *s, struct chm_fault_rule *r)
 {
-    for (uint8_t i = 0; i < CHM_COUNT(kind_names); i++) {
+    for (size_t i = 0; i < CHM_COUNT(kind_names); i++) {
         if (strcmp(s, kind_names[i]) == 0) {
-            r->kind = i;
+            r->kind = (uint8_t)i;
             return true;
         }
     }
@@ -96,9 +96,9 @@ static bool parse_kind(const char *s, struct chm_fault_rule *r)
 /* arg is "" if there is none. */
 static bool parse_fault(const char *s, const char *arg, struct chm_fault_rule *r)
 {
-    for (uint8_t i = CHM_FAULT_ERR; i < CHM_FAULT_KINDS; i++) {
+    for (unsigned i = CHM_FAULT_ERR; i < CHM_FAULT_KINDS; i++) {
         if (strcmp(s, faults[i].name) == 0) {
-            r->fault = i;
+            r->fault = (uint8_t)i;
             return faults[i].has_arg ? parse_number(&arg, &r->arg) && *arg == '\0' : *arg == '\0';
         }
     }
@@ -135,7 +135,8 @@ static uint32_t count_lines(const char *script)
     return n;
 }
 
-static int parse_script(struct chm_fault_plan *p, const char *script, struct chm_error *err)
+static int parse_script(struct chm_fault_plan *p, const char *script, uint32_t lines,
+                        struct chm_error *err)
 {
     uint32_t number = 0;
 
@@ -143,6 +144,7 @@ static int parse_script(struct chm_fault_plan *p, const char *script, struct chm
         char line[LINE_MAX_BYTES];
         size_t len = strcspn(script, "\n");
         int rc = -EINVAL;
+        CHM_ASSERT(number < lines && p->nrules <= number);
         number++;
         (void)snprintf(line, sizeof(line), "%.*s", (int)chm_min(len, LINE_MAX_BYTES - 1), script);
         if (len < LINE_MAX_BYTES) {
@@ -177,11 +179,12 @@ int chm_fault_plan_open(struct chm_fault_plan *p, const struct chm_fault_options
     if (!o->script) {
         return 0;
     }
-    p->rules = calloc(count_lines(o->script), sizeof(*p->rules));
+    uint32_t lines = count_lines(o->script);
+    p->rules = calloc(lines, sizeof(*p->rules));
     if (!p->rules) {
         return chm_media_fail(err, -ENOMEM, "no memory for the fault script");
     }
-    int rc = parse_script(p, o->script, err);
+    int rc = parse_script(p, o->script, lines, err);
     if (rc) {
         chm_fault_plan_close(p);
     }

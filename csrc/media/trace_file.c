@@ -109,24 +109,27 @@ static int parse_line(const char *text, struct chm_trace_line *line)
     return 0;
 }
 
-static uint64_t count_lines(FILE *file)
+/* Lines from here to the end; the file then stands at its beginning. 0 or -errno. */
+static int count_lines(FILE *file, uint64_t *n)
 {
-    uint64_t n = 0;
     int c;
 
+    *n = 0;
     while ((c = getc(file)) != EOF) {
-        n += c == '\n';
+        *n += c == '\n';
     }
-    rewind(file);
-    return n;
+    return fseek(file, 0, SEEK_SET) == 0 ? 0 : -errno;
 }
 
 static int read_trace(FILE *file, const struct chm_medium_caps *caps, struct chm_trace *t)
 {
-    uint64_t room = count_lines(file);
     char text[LINE_BYTES_MAX];
-    int rc = fgets(text, sizeof(text), file) ? parse_head(text, caps) : -EINVAL;
+    uint64_t room;
+    int rc = count_lines(file, &room);
 
+    if (rc == 0) {
+        rc = fgets(text, sizeof(text), file) ? parse_head(text, caps) : -EINVAL;
+    }
     if (rc) {
         return rc;
     }

@@ -29,6 +29,7 @@ enum {
     SEGMENT = 16 << 20,
     WINDOW = 128 << 20,
     DEADLINE_S = 10,
+    REFILL = 8,        /* share of the share worth a refill */
     RETRY_NS = 100000, /* between looks whether a run has come free */
 };
 
@@ -143,6 +144,7 @@ static int stream_reserve(struct chm_stream *s)
 
     if (rc == 0) {
         chm_door_send(s->dev, &cmd);
+        chm_door_ring(s->dev, true);
     }
     return rc;
 }
@@ -259,12 +261,15 @@ static bool stream_plan(struct chm_stream *s)
     return true;
 }
 
-/* The first piece that is not issued, or NULL when all of the list is or no piece is spare. */
+/* The first piece that is not issued, or NULL when all of the list is, or no piece is spare, or it
+ * never can be: there the stream will end. */
 static struct piece *stream_to_issue(struct chm_stream *s)
 {
     for (uint64_t i = s->next; i < s->end; i++) {
-        if (piece_at(s, i)->state == PIECE_PLANNED) {
-            return piece_at(s, i);
+        struct piece *p = piece_at(s, i);
+
+        if (p->state == PIECE_PLANNED) {
+            return p->error < 0 ? NULL : p;
         }
     }
     return stream_plan(s) ? piece_at(s, s->end - 1) : NULL;
@@ -281,18 +286,33 @@ static bool stream_may_issue(struct chm_stream *s)
     return s->granted || s->not_before_ns > chm_now(s->dev);
 }
 
+/* Ask for it; the verdict comes later. */
 static int piece_issue(struct chm_stream *s, struct piece *p)
 {
     int rc = chm_issue_reserved(s->dev, s->reserve, s->objs[p->object].addr + p->offset, p->len,
                                 s->not_before_ns, &p->req);
 
-    p->error = rc == -EAGAIN || rc == -EBUSY ? 0 : rc; /* those pass */
+    p->error = rc == -EBUSY ? 0 : rc; /* that passes */
     if (rc == 0) {
         p->state = PIECE_ISSUED;
         s->out++;
         s->out_bytes += p->len;
     }
     return rc;
+}
+
+/* What became of a piece that was just asked for. False: it was refused. */
+static bool piece_verdict(struct chm_stream *s, struct piece *p)
+{
+    int rc = chm_issue_verdict(s->dev, p->req);
+
+    if (rc < 0) {
+        p->error = rc == -EAGAIN ? 0 : rc;
+        p->state = PIECE_PLANNED;
+        s->out--;
+        s->out_bytes -= p->len;
+    }
+    return rc == 0;
 }
 
 /* Give its space back. What becomes of the piece is up to the caller. */
@@ -303,23 +323,57 @@ static void piece_take_back(struct chm_stream *s, struct piece *p)
     s->out_bytes -= p->len;
 }
 
-/* Issue as many pieces as its share, and the room there is, allow. */
+static bool next_is_issued(struct chm_stream *s)
+{
+    return s->next < s->end && piece_at(s, s->next)->state == PIECE_ISSUED;
+}
+
+/* Ask for pieces as far as the share allows; asked[] are they. Stops where the table is full. */
+static uint32_t stream_ask(struct chm_stream *s, uint64_t share, struct piece **asked)
+{
+    uint32_t n = 0;
+    struct piece *p;
+
+    while (n < PIECES && (p = stream_to_issue(s)) != NULL) {
+        if ((s->out >= s->runs && s->out_bytes + p->len > share) || piece_issue(s, p) < 0) {
+            break;
+        }
+        asked[n++] = p;
+    }
+    return n;
+}
+
+/* The verdicts. Behind a piece that was refused nothing is kept: a shorter one that just fitted
+ * would take the room which the longer one before it waits for, again and again. */
+static void stream_hear(struct chm_stream *s, struct piece **asked, uint32_t n)
+{
+    bool refused = false;
+
+    for (uint32_t i = 0; i < n; i++) {
+        bool taken = piece_verdict(s, asked[i]);
+
+        if (taken && refused) {
+            piece_take_back(s, asked[i]);
+            asked[i]->state = PIECE_PLANNED;
+        }
+        refused = refused || !taken;
+    }
+}
+
+/* Issue as many pieces as its share, and the room there is, allow; small ones not one by one, but
+ * when an eighth of the share has come together. */
 static void stream_pump(struct chm_stream *s)
 {
     uint64_t share = stream_share(s, atomic_load(&s->dev->streams));
-    struct piece *p;
+    struct piece *asked[PIECES];
+    uint32_t n;
 
-    if (s->status < 0 || !stream_may_issue(s)) {
+    if (s->status < 0 || !stream_may_issue(s) ||
+        (next_is_issued(s) && s->out_bytes + share / REFILL > share)) {
         return;
     }
-    while ((p = stream_to_issue(s)) != NULL) {
-        if (s->out >= s->runs && s->out_bytes + p->len > share) {
-            break;
-        }
-        if (piece_issue(s, p) < 0) {
-            break;
-        }
-    }
+    n = stream_ask(s, share, asked);
+    stream_hear(s, asked, n);
     chm_door_kick(s->dev);
 }
 
@@ -373,11 +427,6 @@ static int piece_wait(struct chm_stream *s, struct piece *p, uint64_t deadline_n
         }
     }
     return chm_wait_cell(s->dev, cell, deadline_ns);
-}
-
-static bool next_is_issued(struct chm_stream *s)
-{
-    return s->next < s->end && piece_at(s, s->next)->state == PIECE_ISSUED;
 }
 
 /* The next piece has no space while pieces behind it do, as when it expired before they did: the
@@ -515,6 +564,7 @@ int chm_stream_release(chm_stream *s, uint64_t req)
             piece_drop(s, p);
             s->held--;
             stream_pump(s);
+            chm_door_ring(s->dev, false);
             return 0;
         }
     }

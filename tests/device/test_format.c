@@ -95,7 +95,8 @@ static void check_made(void)
     rig_close(&r);
 }
 
-/* Foreign content is left alone without force; a device, an empty file and zeros are not foreign. */
+/* Foreign content is left alone without force. A device, an empty file and zeros are not foreign.
+ */
 static void check_foreign(void)
 {
     struct rig r;

@@ -88,7 +88,7 @@ static void push(struct shared *s, const uint64_t body[7])
     while (!chm_queue_push(s->produce, body)) {
         sched_yield();
     }
-    if (chm_queue_must_wake(s->produce)) {
+    if (chm_queue_must_wake(s->produce, true)) {
         CHECK(eventfd_write(s->wake_fd, 1) == 0);
     }
 }
@@ -101,7 +101,7 @@ static void pop(struct shared *s, uint64_t body[7])
         eventfd_t woken;
         int rc;
 
-        if (!chm_queue_sleep(s->consume)) {
+        if (!chm_queue_sleep(s->consume, true)) {
             continue;
         }
         do {
@@ -222,7 +222,7 @@ static void *meet(void *arg)
     for (uint32_t i = 1; i <= MEETINGS; i++) {
         wait_for(&m->go, i);
         CHECK(chm_queue_push(m->shared.produce, body));
-        m->wakes = chm_queue_must_wake(m->shared.produce);
+        m->wakes = chm_queue_must_wake(m->shared.produce, true);
         atomic_store_explicit(&m->done, i, memory_order_release);
     }
     return NULL;
@@ -244,7 +244,7 @@ static void test_no_wake_up_lost(void)
         for (uint32_t delay = i % 512; delay > 0; delay--) {
             atomic_signal_fence(memory_order_seq_cst);
         }
-        sleeps = chm_queue_sleep(m.shared.consume);
+        sleeps = chm_queue_sleep(m.shared.consume, true);
         wait_for(&m.done, i);
         CHECK(!sleeps || m.wakes);
         chm_queue_awake(m.shared.consume);
@@ -261,16 +261,16 @@ static void test_sleep_protocol(void)
     uint64_t body[7] = {1};
 
     shared_open(&s, 4, false);
-    CHECK(!chm_queue_must_wake(s.produce)); /* a new consumer is awake */
-    CHECK(chm_queue_sleep(s.consume));
+    CHECK(!chm_queue_must_wake(s.produce, false)); /* a new consumer is awake */
+    CHECK(chm_queue_sleep(s.consume, false));
     CHECK(chm_queue_push(s.produce, body));
-    CHECK(chm_queue_must_wake(s.produce));
+    CHECK(chm_queue_must_wake(s.produce, false));
     chm_queue_awake(s.consume);
-    CHECK(!chm_queue_must_wake(s.produce));
-    CHECK(!chm_queue_sleep(s.consume));     /* something is there */
-    CHECK(!chm_queue_must_wake(s.produce)); /* and it does not count as asleep */
+    CHECK(!chm_queue_must_wake(s.produce, false));
+    CHECK(!chm_queue_sleep(s.consume, false));     /* something is there */
+    CHECK(!chm_queue_must_wake(s.produce, false)); /* and it does not count as asleep */
     CHECK(chm_queue_pop(s.consume, body));
-    CHECK(chm_queue_sleep(s.consume));
+    CHECK(chm_queue_sleep(s.consume, false));
     shared_close(&s);
 }
 
