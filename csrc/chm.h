@@ -191,6 +191,7 @@ struct chm_format_options {
     uint32_t buffered;       /* as in chm_options */
 };
 
+/* Fill o with the defaults. */
 void chm_format_options_init(struct chm_format_options *o);
 
 /*
@@ -212,9 +213,10 @@ int chm_open(const struct chm_options *o, chm_dev **out, struct chm_error *err);
 
 /*
  * Close: stop taking work, let flushes and I/O in flight end, barrier, free. Waits at most
- * timeout_ns. Returns 0, -EIO if data that was committed could not be written, or -ETIMEDOUT: then
- * the handle is gone all the same, and memory that the system may still write to is kept and never
- * reused. Streams and spaces of the device must be closed before. NULL is allowed.
+ * timeout_ns. Returns 0, -EIO if data that was committed could not be written and no chm_flush has
+ * told of it, -EBUSY while streams or spaces are open, or -ETIMEDOUT: then the handle is gone all
+ * the same, and memory that the system may still write to is kept and never reused. NULL is
+ * allowed.
  */
 int chm_close(chm_dev *dev, uint64_t timeout_ns);
 
@@ -226,13 +228,14 @@ struct chm_info {
     uint64_t link_rate;
     uint32_t members, stripe_bytes, block_bytes, align_bytes, transfer_max;
     uint32_t threaded, direct, fixed_buffers, huge_pages, virtual_time, contents, locked;
-    uint32_t degraded; /* 1: too many I/O errors; writes are refused with -EIO */
-    int memory_fd;     /* memfd of window and write buffer; do not close */
-    char media[16];
+    uint32_t degraded;  /* 1: too many I/O errors; writes are refused with -EIO */
+    int memory_fd;      /* memfd of window and write buffer; do not close */
+    char media[32];     /* the medium and what wraps it: "uring", "pace+sim" */
     char note[192];     /* why it is not what was asked for, or "" */
     char device_id[33]; /* 128-bit id of the device, hex */
 };
 
+/* What the device is now. */
 int chm_info(chm_dev *dev, struct chm_info *out);
 
 /* The device's clock, ns. */
@@ -275,9 +278,10 @@ int chm_issue(chm_dev *dev, struct chm_issue *items, uint32_t n,
 /*
  * Wait until all bytes of a request are there (staged, and over the host link if there is one), or
  * until timeout_ns from now (0: just ask; UINT64_MAX: no limit). Returns 0, -ETIMEDOUT, or why the
- * request failed: -EIO and other I/O errors, -ETIME (expired or no window space in time), -ESTALE.
- * The result of a request never changes once it is known. A timeout changes nothing: the request
- * goes on and still has to be released.
+ * request failed: -EIO and other I/O errors, -ETIME (expired or no window space in time), -EAGAIN
+ * (no room for a NOWAIT request when its not_before came), -ESTALE, or -EINTR: a signal came, ask
+ * again. The result of a request never changes once it is known. A timeout changes nothing: the
+ * request goes on and still has to be released.
  */
 int chm_wait(chm_dev *dev, uint64_t req, uint64_t timeout_ns);
 
@@ -297,7 +301,8 @@ struct chm_view {
 };
 
 /* Where the bytes of a request are. -EAGAIN while it has no window space yet; errors as chm_wait.
- * Copies nothing. Only the first chm_progress bytes may be looked at. */
+ * Copies nothing. Only the first chm_progress bytes may be looked at. A demand read has no view:
+ * -EINVAL. */
 int chm_view(chm_dev *dev, uint64_t req, struct chm_view *out);
 
 /*
@@ -308,7 +313,9 @@ int chm_release(chm_dev *dev, uint64_t req);
 /* The same for n; status may be NULL. Returns how many were released. */
 int chm_release_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, int32_t *status);
 
-/* Readable while a request has ended that chm_reap has not told yet. Do not close, do not read. */
+/* Readable while a request has ended that chm_reap has not told yet. Do not close, do not read. On
+ * a stepped device it is the medium's: readable when chm_step has work; -EOPNOTSUPP if that has
+ * none (simulated, wrapped). */
 int chm_event_fd(chm_dev *dev);
 
 /* Up to max requests that have ended (with success or not) since the last call, in order of ending.
@@ -380,8 +387,8 @@ struct chm_write {
     uint64_t addr, len; /* multiples of CHM_PAGE_BYTES; len at most write_buffer_bytes / 2 */
     void *data;         /* out: fill these len bytes; in the write buffer, contents undefined */
     uint64_t id;        /* out: handle */
-    int32_t
-        status; /* out: 0; -EAGAIN: no room now, skip or retry; -E2BIG; -ERANGE; -EIO: degraded */
+    int32_t status; /* out: 0; -EAGAIN: no room now, skip or retry; -E2BIG; -ERANGE; -EBUSY (request
+                       table full); -EIO: degraded */
 };
 
 /* Reserve room in the write buffer for n writes, in order. Never waits for room. After the first
@@ -417,10 +424,11 @@ struct chm_stream_options {
     uint64_t segment_bytes; /* longest piece; default 16 MiB; less when two do not fit its window */
     uint32_t whole;         /* 1: pieces are whole objects wherever two of them fit its window */
     uint64_t window_bytes;  /* most it may hold; default 128 MiB or its share of the window */
-    uint64_t deadline_ns;   /* from open to the last piece; default 10 s; UINT64_MAX: none */
-    uint64_t not_before_ns; /* device clock; the first pieces are staged then, without further calls */
-    uint32_t early;         /* 1: next hands a piece out as soon as it has window space; then look at
-                               chm_progress and chm_wait of its req (layer by layer) */
+    uint64_t deadline_ns; /* from open, or not_before, to the last piece; what is staged by then is
+                             still handed out; default 10 s; UINT64_MAX: none */
+    uint64_t not_before_ns; /* device clock; the first pieces are staged then by themselves */
+    uint32_t early; /* 1: next hands a piece out as soon as it has window space; then look at
+                       chm_progress and chm_wait of its req (layer by layer) */
 };
 
 /* A piece of a stream: [offset, offset + len) of object `object`, staged. */
@@ -438,7 +446,7 @@ struct chm_piece {
  * copied. A stream is admitted, in order of opening, when it has window space of its own for two
  * pieces (one if two cannot fit the window), which it keeps until closed: every admitted stream can
  * go on whatever others hold. Open does not wait for that; the first chm_stream_next does. Errors:
- * -EBUSY (too many streams), -ERANGE, -E2BIG (whole objects do not fit).
+ * -EBUSY (too many streams, or the request table is full), -ERANGE, -EINVAL, -ENOMEM.
  */
 int chm_stream_open(chm_dev *dev, const struct chm_range *objs, uint32_t n,
                     const struct chm_stream_options *opts, chm_stream **out);
@@ -465,6 +473,7 @@ struct chm_stream_info {
     int32_t status;           /* 0, or the final error */
 };
 
+/* How far it is. Changes nothing. */
 int chm_stream_info(chm_stream *s, struct chm_stream_info *out);
 
 /* Cancel what is ahead, release what is held. Views of its pieces are dead. NULL is allowed. */
@@ -500,7 +509,8 @@ struct chm_piece_put {
 };
 
 /* Reserve an extent for an object of len bytes. Returns its id in *out. -ENOSPC: no space, or
- * -ENOMEM: objects_max; chm_space_stats tells fragmentation. The object is not visible yet. */
+ * -ENOMEM: objects_max, -E2BIG: over 1 GiB; chm_space_stats tells fragmentation. The object is not
+ * visible yet. */
 int chm_put_begin(chm_space *sp, uint64_t len, struct chm_object *out);
 /* Room for the next piece (the whole object unless it is larger than half the write buffer).
  * -EAGAIN: the write buffer is full, ask again or abort; -ENODATA: all pieces were handed out. The
@@ -537,6 +547,7 @@ struct chm_space_stats {
     uint64_t metadata_bytes;
 };
 
+/* A copy of the counters, all of one moment. */
 int chm_space_stats(chm_space *sp, struct chm_space_stats *out);
 
 /* ------------------------------------------------------------------ statistics */

@@ -9,10 +9,10 @@
  *                    |             |              | (nobody looked in time)
  *                    +-------------+--> CELL_FAILED / CELL_EXPIRED
  *
- * The client moves FREE -> SENT, sets the CLAIMED bit when it looks at a result and the GIVEN_UP bit
- * when the handle dies, so that the word changes under those who sleep on it; the firmware does the
- * rest. A result, once claimed, never changes: the firmware expires only what has no
- * CLAIMED bit.
+ * The client moves FREE -> SENT, sets the CLAIMED bit when it looks at a result and the GIVEN_UP
+ * bit when the handle dies, so that the word changes under those who sleep on it; the firmware does
+ * the rest. A result, once claimed, never changes: the firmware expires only what has no CLAIMED
+ * bit.
  */
 #ifndef CHM_CELL_H
 #define CHM_CELL_H

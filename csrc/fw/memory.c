@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "media/clock.h"
 #include "util/util.h"
 
 #ifndef MFD_HUGE_2MB
@@ -28,14 +28,6 @@ enum {
     MARK_BYTES = 4096,
     TOUCH_BYTES = 8 << 20, /* the helper looks for `stop` this often */
 };
-
-static uint64_t monotonic_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 /* Address space for size bytes that begins on a huge page: only there can small pages be made into
  * huge ones later, and it is aligned for a drive that wants more than a page. What is cut off on
@@ -203,7 +195,7 @@ static void memory_collapse(struct chm_memory *m, uint64_t at, uint64_t end)
 static void *memory_touch(void *arg)
 {
     struct chm_memory *m = arg;
-    uint64_t begin = monotonic_ns(), at = 0;
+    uint64_t begin = chm_clock_now(), at = 0;
 
     while (at < m->bytes && !atomic_load_explicit(&m->stop, memory_order_relaxed)) {
         uint64_t end = chm_min(at + TOUCH_BYTES, m->bytes);
@@ -216,7 +208,7 @@ static void *memory_touch(void *arg)
         memory_collapse(m, at, end);
         at = end;
         atomic_store_explicit(&m->touched, at, memory_order_release);
-        atomic_store_explicit(&m->touch_ns, monotonic_ns() - begin, memory_order_relaxed);
+        atomic_store_explicit(&m->touch_ns, chm_clock_now() - begin, memory_order_relaxed);
         if (m->region) {
             atomic_store_explicit(&m->region->ready, at, memory_order_release);
         }

@@ -279,8 +279,7 @@ static struct chm_ext *ext_neighbour(struct chm_fw *fw, struct chm_ext *e, uint6
     return next;
 }
 
-/* Add whole neighbours to a unit that ends with e, up to max more bytes. Returns the bytes added.
- */
+/* Add whole neighbours to a unit that ends with e, up to max more bytes; returns how many. */
 static uint64_t unit_extend(struct chm_fw *fw, struct chm_ext *e, uint64_t max)
 {
     uint64_t added = 0;
@@ -295,9 +294,9 @@ static uint64_t unit_extend(struct chm_fw *fw, struct chm_ext *e, uint64_t max)
     return added;
 }
 
-/* Make e no longer than len: what is behind stays dirty, an extent of its own, so that each unit gives its
- * buffer space back as soon as it is written. Extents for as many units as may be in flight are set
- * aside. */
+/* Make e no longer than len: what is behind stays dirty, an extent of its own, so that each unit
+ * gives its buffer space back as soon as it is written. Extents for as many units as may be in
+ * flight are set aside. */
 static void ext_shorten(struct chm_wbuf *b, struct chm_ext *e, uint64_t len)
 {
     if (len < chm_ext_len(e)) {

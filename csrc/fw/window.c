@@ -179,8 +179,11 @@ struct chm_slot *chm_slot_find(struct chm_window *w, uint64_t addr, uint64_t len
 {
     for (struct chm_node *n = chm_tree_overlap(&w->findable, addr, addr + 1); n;
          n = chm_tree_overlap_next(n, addr, addr + 1)) {
-        if (n->start == addr && n->end - n->start >= len) {
-            return CHM_CONTAINER(n, struct chm_slot, find);
+        struct chm_slot *s = CHM_CONTAINER(n, struct chm_slot, find);
+
+        /* One whose read has failed already, but not ended, would pass its error on. */
+        if (n->start == addr && n->end - n->start >= len && s->fetch.err == 0) {
+            return s;
         }
     }
     return NULL;

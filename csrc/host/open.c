@@ -221,9 +221,9 @@ static int start(struct chm_dev *dev, struct chm_error *err)
 /* Everything but firmware and medium; keep: leave alone what the system may still write to. */
 static void dispose(struct chm_dev *dev, bool keep)
 {
-    close_members(dev);
     chm_memory_close(&dev->memory, keep); /* ends the helper, which writes to regions */
     if (!keep) {
+        close_members(dev); /* else they stay locked: I/O on them is in flight */
         if (dev->fw) {
             chm_fw_free(dev->fw);
         }

@@ -64,7 +64,11 @@ int chm_issue(chm_dev *dev, struct chm_issue *items, uint32_t n,
     if (rc < 0 || (n > 0 && !items)) {
         return rc < 0 ? rc : -EINVAL;
     }
-    fill_times(dev, opts ? opts : &DEFAULTS, &cmd);
+    opts = opts ? opts : &DEFAULTS;
+    if (opts->flags & ~(uint32_t)CHM_ISSUE_NOWAIT) {
+        return -EINVAL;
+    }
+    fill_times(dev, opts, &cmd);
     for (uint32_t i = 0; i < n; i++) {
         items[i].status = issue_send(dev, &cmd, items[i].addr, items[i].len, &items[i].req);
     }
@@ -200,6 +204,9 @@ int chm_view(chm_dev *dev, uint64_t req, struct chm_view *out)
     rc = chm_cell_result(cell);
     if (rc < 0) {
         return rc;
+    }
+    if (cell->kind != CHM_OP_ISSUE) {
+        return -EINVAL;
     }
     off = atomic_load(&cell->data_off);
     if (off == CHM_CELL_NO_DATA) {

@@ -8,8 +8,8 @@
 #include "host/door.h"
 
 /* Ask for staging into free window space or, if there is none, into the runs of a granted
- * reservation (its handle). Sent, not rung for, so that many share one wake-up; then take the verdict.
- * Never queues: -EAGAIN is the verdict, or the result of a request that was delayed until
+ * reservation (its handle). Sent, not rung for, so that many share one wake-up; then take the
+ * verdict. Never queues: -EAGAIN is the verdict, or the result of a request that was delayed until
  * not_before_ns (device clock; 0: now). */
 int chm_issue_reserved(struct chm_dev *dev, uint64_t reserve, uint64_t addr, uint64_t len,
                        uint64_t not_before_ns, uint64_t *req);

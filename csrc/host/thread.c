@@ -5,7 +5,7 @@
  *   BUSY     commands came
  *   POLLING  nothing came, nothing is in flight; at most poll_ns
  *   ASLEEP   in the medium's reap, until a client wakes it or a timer is due
- *   NAPPING  the same with I/O in flight, until one ends, at most 2 ms; only clients in a hurry wake it
+ *   NAPPING  the same with I/O in flight, until one ends, at most 2 ms; wakes only for the hurried
  *
  * It makes the medium itself, so that a ring may be told that only one thread will ever use it. It
  * polls only when no I/O is in flight: the next command may then be an instant away, while an I/O
@@ -18,10 +18,9 @@
 #include "util/util.h"
 
 enum {
-    TAKE_MAX = 256, /* commands between steps, so that completions are not kept waiting */
-    NAP_NS =
-        2000000, /* longest sleep with I/O in flight: releases and commits do not wake it, since an
-                         I/O is about to */
+    TAKE_MAX = 256,   /* commands between steps, so that completions are not kept waiting */
+    NAP_NS = 2000000, /* longest sleep with I/O in flight: releases and commits do not wake it,
+                         since an I/O is about to */
 };
 
 static bool take_commands(struct chm_dev *dev)

@@ -2,10 +2,11 @@
 /*
  * backing.h - the files or block devices that members are: making, opening, locking them.
  *
- * With memory.h, clock.h and the media themselves the only place that touches files. A member is locked for as long
- * as it is open (an open-file-description lock on the inode, so other names of the same file do not get
- * past it), and the owner's pid is kept where a refused second opener can read it (the owner field of the header page is
- * not used for that: a pid is written to bytes 4088..4095 of the header page).
+ * With memory.h, clock.h and the media themselves the only place that touches files. A member is
+ * locked for as long as it is open (an open-file-description lock on the inode, so other names of
+ * the same file do not get past it), and the owner's pid is kept where a refused second opener can
+ * read it (the owner field of the header page is not used for that: a pid is written to bytes
+ * 4088..4095 of the header page).
  */
 #ifndef CHM_BACKING_H
 #define CHM_BACKING_H
@@ -24,12 +25,13 @@ struct chm_backing {
     uint32_t align_bytes; /* memory */
 };
 
-/* Open and lock an existing member. -EBUSY: locked by somebody; err names the pid. -EOPNOTSUPP: O_DIRECT
- * refused and !buffered. */
+/* Open and lock an existing member. -EBUSY: locked by somebody; err names the pid. -EOPNOTSUPP:
+ * O_DIRECT refused and !buffered. */
 int chm_backing_open(const char *path, bool buffered, struct chm_backing *out,
                      struct chm_error *err);
-/* Make the file if it is not there (0600), lock it, preallocate size_bytes (fallocate; refuses with -ENOSPC and both
- * numbers, and leaves no file behind that it made). For a block device checks the size. Not zeroed. */
+/* Make the file if it is not there (0600), lock it, preallocate size_bytes (fallocate; refuses with
+ * -ENOSPC and both numbers, and leaves no file behind that it made). For a block device checks the
+ * size. Not zeroed. */
 int chm_backing_create(const char *path, uint64_t size_bytes, bool buffered,
                        struct chm_backing *out, struct chm_error *err);
 /* Size of an existing file or block device, or 0 if there is none. */

@@ -83,7 +83,7 @@ struct chm_regions {
 
 /* Fixed at open. */
 struct chm_medium_caps {
-    char name[16];  /* "uring", "threads", "sync", "sim"; a wrapper: "pace+uring" */
+    char name[32];  /* "uring", "threads", "sync", "sim"; a wrapper: "pace+uring" */
     char note[192]; /* why this is not what was asked for, or "" (fallback, buffered I/O) */
     uint32_t members;
     uint32_t block_bytes;                 /* off and len are multiples of it: 512, 4096, ... */

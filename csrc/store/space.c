@@ -214,8 +214,8 @@ int chm_put_begin(chm_space *sp, uint64_t len, struct chm_object *out)
     return rc;
 }
 
-/* The piece the caller has filled goes to the device. Strict durability is the caller's to ask for
- * with chm_flush: a piece of an object that is not whole is not worth a barrier. */
+/* The piece the caller has filled goes to the device; with strict durability this waits until it is
+ * durable. */
 static int put_piece_done(struct chm_space *sp, struct object *o)
 {
     int32_t status = 0;

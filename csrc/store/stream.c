@@ -20,75 +20,25 @@
 
 #include "host/door.h"
 #include "host/staging.h"
+#include "store/stream.h"
 #include "util/util.h"
 
 enum {
-    PIECES = 256,        /* planned, issued or held at once */
-    STREAMS_MAX = 4096,  /* per device */
+    STREAMS_MAX = 4096,  /* per device; fewer if their reservations find no cell */
     ISSUE_AGAIN_MAX = 8, /* times one call to next issues a piece again that expired */
     SEGMENT = 16 << 20,
     WINDOW = 128 << 20,
     DEADLINE_S = 10,
-    REFILL = 8,        /* share of the share worth a refill */
     RETRY_NS = 100000, /* between looks whether a run has come free */
 };
 
-enum piece_state { PIECE_SPARE, PIECE_PLANNED, PIECE_ISSUED, PIECE_HELD };
-
-struct piece {
-    uint64_t offset, len; /* within the object */
-    uint64_t at;          /* within the list: bytes before it */
-    uint64_t req;
-    uint32_t object;
-    int32_t error; /* PLANNED: why it can never be issued, or 0 */
-    uint8_t state;
-};
-
-struct chm_stream {
-    struct chm_dev *dev;
-    struct chm_range *objs;
-    uint32_t nobjs;
-    uint64_t window_bytes; /* most it may hold, as asked for */
-    uint64_t piece_bytes;  /* longest piece */
-    uint32_t runs;
-    bool early;
-    uint64_t deadline_ns, not_before_ns;
-    uint64_t reserve; /* handle */
-    bool granted;
-
-    uint32_t plan_object; /* what is planned next */
-    uint64_t plan_offset, plan_at;
-    uint64_t next, end; /* places in `ahead`: next to hand out, end of what is planned */
-    uint64_t out_bytes; /* issued or held */
-    uint32_t out, held;
-    uint64_t delivered_bytes;
-    uint32_t whole_objects;
-    int32_t status;
-
-    struct piece *ahead[PIECES]; /* a ring: planned or issued, in order of the list */
-    struct piece *spare[PIECES];
-    uint32_t spares;
-    struct piece pieces[PIECES];
-};
-
-static struct piece *piece_at(struct chm_stream *s, uint64_t place)
-{
-    return s->ahead[place % PIECES];
-}
-
-static void piece_drop(struct chm_stream *s, struct piece *p)
+static void piece_drop(struct chm_stream *s, struct chm_stream_piece *p)
 {
     p->state = PIECE_SPARE;
     s->spare[s->spares++] = p;
 }
 
 /* ---- how long are pieces, and how many fit */
-
-/* Its share of the window now that `streams` are open. */
-static uint64_t stream_share(const struct chm_stream *s, uint32_t streams)
-{
-    return chm_min(s->window_bytes, s->dev->fw->window.bytes / chm_max(streams, 1));
-}
 
 static uint64_t longest(const struct chm_range *objs, uint32_t n)
 {
@@ -108,12 +58,11 @@ static uint64_t half_of(const struct chm_window *win, uint64_t w)
     return chm_max(w / 2 / unit * unit, win->granule);
 }
 
-static void stream_choose_pieces(struct chm_stream *s, const struct chm_stream_options *o,
-                                 uint32_t streams)
+static void stream_choose_pieces(struct chm_stream *s, const struct chm_stream_options *o)
 {
     const struct chm_window *win = &s->dev->fw->window;
     uint64_t most = longest(s->objs, s->nobjs);
-    uint64_t half = half_of(win, stream_share(s, streams));
+    uint64_t half = half_of(win, chm_stream_share(s));
     uint64_t segment = o->segment_bytes ? o->segment_bytes : SEGMENT;
 
     segment = chm_max(segment / win->granule, 1) * win->granule;
@@ -149,8 +98,6 @@ static int stream_reserve(struct chm_stream *s)
     return rc;
 }
 
-static void stream_pump(struct chm_stream *s);
-
 /* Set times and window, everything the caller may leave to the default, and what is not zero. */
 static void stream_settle(struct chm_stream *s, const struct chm_stream_options *o)
 {
@@ -161,7 +108,7 @@ static void stream_settle(struct chm_stream *s, const struct chm_stream_options 
     s->not_before_ns = o->not_before_ns;
     s->deadline_ns = chm_sat_add(begin, limit);
     s->early = o->early != 0;
-    for (uint32_t i = 0; i < PIECES; i++) {
+    for (uint32_t i = 0; i < CHM_STREAM_PIECES; i++) {
         piece_drop(s, &s->pieces[i]);
     }
 }
@@ -193,13 +140,13 @@ int chm_stream_open(chm_dev *dev, const struct chm_range *objs, uint32_t n,
     memcpy(s->objs, objs, n * sizeof(*objs));
     s->nobjs = n;
     stream_settle(s, opts);
-    stream_choose_pieces(s, opts, streams);
+    stream_choose_pieces(s, opts);
     rc = stream_reserve(s);
     if (rc < 0) {
         goto fail;
     }
     atomic_fetch_add(&dev->users, 1);
-    stream_pump(s);
+    chm_stream_pump(s);
     *out = s;
     return 0;
 fail:
@@ -216,8 +163,8 @@ int chm_stream_close(chm_stream *s)
     if (!s || rc < 0) {
         return rc;
     }
-    for (uint32_t i = 0; i < PIECES; i++) {
-        struct piece *p = &s->pieces[i];
+    for (uint32_t i = 0; i < CHM_STREAM_PIECES; i++) {
+        struct chm_stream_piece *p = &s->pieces[i];
 
         if (p->state == PIECE_ISSUED || p->state == PIECE_HELD) {
             chm_door_end(s->dev, p->req, CHM_OP_RELEASE);
@@ -230,151 +177,6 @@ int chm_stream_close(chm_stream *s)
     free(s->objs);
     free(s);
     return 0;
-}
-
-/* ---- issuing ahead */
-
-/* Put the next piece of the list to the end of the ring. False: that was all of the list, or no
- * piece is spare. */
-static bool stream_plan(struct chm_stream *s)
-{
-    const struct chm_range *o;
-    struct piece *p;
-
-    if (s->plan_object == s->nobjs || s->spares == 0) {
-        return false;
-    }
-    o = &s->objs[s->plan_object];
-    p = s->spare[--s->spares];
-    s->ahead[s->end++ % PIECES] = p;
-    *p = (struct piece){.state = PIECE_PLANNED,
-                        .object = s->plan_object,
-                        .offset = s->plan_offset,
-                        .at = s->plan_at,
-                        .len = chm_min(s->piece_bytes, o->len - s->plan_offset)};
-    s->plan_offset += p->len;
-    s->plan_at += p->len;
-    if (s->plan_offset == o->len) {
-        s->plan_object++;
-        s->plan_offset = 0;
-    }
-    return true;
-}
-
-/* The first piece that is not issued, or NULL when all of the list is, or no piece is spare, or it
- * never can be: there the stream will end. */
-static struct piece *stream_to_issue(struct chm_stream *s)
-{
-    for (uint64_t i = s->next; i < s->end; i++) {
-        struct piece *p = piece_at(s, i);
-
-        if (p->state == PIECE_PLANNED) {
-            return p->error < 0 ? NULL : p;
-        }
-    }
-    return stream_plan(s) ? piece_at(s, s->end - 1) : NULL;
-}
-
-/* Is it granted? Delayed streams send their first pieces along with the request for it. */
-static bool stream_may_issue(struct chm_stream *s)
-{
-    struct chm_cell *cell = chm_cell_of(s->dev, s->reserve);
-
-    if (!s->granted && cell && chm_cell_has_ended(atomic_load(&cell->state))) {
-        s->granted = chm_cell_result(cell) == 0;
-    }
-    return s->granted || s->not_before_ns > chm_now(s->dev);
-}
-
-/* Ask for it; the verdict comes later. */
-static int piece_issue(struct chm_stream *s, struct piece *p)
-{
-    int rc = chm_issue_reserved(s->dev, s->reserve, s->objs[p->object].addr + p->offset, p->len,
-                                s->not_before_ns, &p->req);
-
-    p->error = rc == -EBUSY ? 0 : rc; /* that passes */
-    if (rc == 0) {
-        p->state = PIECE_ISSUED;
-        s->out++;
-        s->out_bytes += p->len;
-    }
-    return rc;
-}
-
-/* What became of a piece that was just asked for. False: it was refused. */
-static bool piece_verdict(struct chm_stream *s, struct piece *p)
-{
-    int rc = chm_issue_verdict(s->dev, p->req);
-
-    if (rc < 0) {
-        p->error = rc == -EAGAIN ? 0 : rc;
-        p->state = PIECE_PLANNED;
-        s->out--;
-        s->out_bytes -= p->len;
-    }
-    return rc == 0;
-}
-
-/* Give its space back. What becomes of the piece is up to the caller. */
-static void piece_take_back(struct chm_stream *s, struct piece *p)
-{
-    chm_door_end(s->dev, p->req, CHM_OP_RELEASE);
-    s->out--;
-    s->out_bytes -= p->len;
-}
-
-static bool next_is_issued(struct chm_stream *s)
-{
-    return s->next < s->end && piece_at(s, s->next)->state == PIECE_ISSUED;
-}
-
-/* Ask for pieces as far as the share allows; asked[] are they. Stops where the table is full. */
-static uint32_t stream_ask(struct chm_stream *s, uint64_t share, struct piece **asked)
-{
-    uint32_t n = 0;
-    struct piece *p;
-
-    while (n < PIECES && (p = stream_to_issue(s)) != NULL) {
-        if ((s->out >= s->runs && s->out_bytes + p->len > share) || piece_issue(s, p) < 0) {
-            break;
-        }
-        asked[n++] = p;
-    }
-    return n;
-}
-
-/* The verdicts. Behind a piece that was refused nothing is kept: a shorter one that just fitted
- * would take the room which the longer one before it waits for, again and again. */
-static void stream_hear(struct chm_stream *s, struct piece **asked, uint32_t n)
-{
-    bool refused = false;
-
-    for (uint32_t i = 0; i < n; i++) {
-        bool taken = piece_verdict(s, asked[i]);
-
-        if (taken && refused) {
-            piece_take_back(s, asked[i]);
-            asked[i]->state = PIECE_PLANNED;
-        }
-        refused = refused || !taken;
-    }
-}
-
-/* Issue as many pieces as its share, and the room there is, allow; small ones not one by one, but
- * when an eighth of the share has come together. */
-static void stream_pump(struct chm_stream *s)
-{
-    uint64_t share = stream_share(s, atomic_load(&s->dev->streams));
-    struct piece *asked[PIECES];
-    uint32_t n;
-
-    if (s->status < 0 || !stream_may_issue(s) ||
-        (next_is_issued(s) && s->out_bytes + share / REFILL > share)) {
-        return;
-    }
-    n = stream_ask(s, share, asked);
-    stream_hear(s, asked, n);
-    chm_door_kick(s->dev);
 }
 
 /* ---- next */
@@ -411,7 +213,7 @@ static bool issue_again(int rc)
 }
 
 /* Wait for an issued piece: all of it, or (early) for its place. */
-static int piece_wait(struct chm_stream *s, struct piece *p, uint64_t deadline_ns)
+static int piece_wait(struct chm_stream *s, struct chm_stream_piece *p, uint64_t deadline_ns)
 {
     struct chm_cell *cell = chm_cell_of(s->dev, p->req);
 
@@ -434,10 +236,10 @@ static int piece_wait(struct chm_stream *s, struct piece *p, uint64_t deadline_n
 static bool stream_make_way(struct chm_stream *s)
 {
     for (uint64_t i = s->end; i-- > s->next;) {
-        struct piece *p = piece_at(s, i);
+        struct chm_stream_piece *p = chm_stream_piece_at(s, i);
 
         if (p->state == PIECE_ISSUED) {
-            piece_take_back(s, p);
+            chm_stream_take_back(s, p);
             p->state = PIECE_PLANNED;
             return true;
         }
@@ -452,10 +254,10 @@ static int stream_issue_next(struct chm_stream *s, uint64_t deadline_ns)
 {
     int rc = 0;
 
-    stream_pump(s);
-    while (!next_is_issued(s)) {
-        if (s->next < s->end && piece_at(s, s->next)->error < 0) {
-            return piece_at(s, s->next)->error;
+    chm_stream_pump(s);
+    while (!chm_stream_next_is_issued(s)) {
+        if (s->next < s->end && chm_stream_piece_at(s, s->next)->error < 0) {
+            return chm_stream_piece_at(s, s->next)->error;
         }
         if (!stream_make_way(s)) {
             if (s->held >= s->runs) {
@@ -466,7 +268,7 @@ static int stream_issue_next(struct chm_stream *s, uint64_t deadline_ns)
         if (rc < 0) {
             return rc;
         }
-        stream_pump(s);
+        chm_stream_pump(s);
     }
     return 0;
 }
@@ -477,18 +279,18 @@ static int stream_wait_piece(struct chm_stream *s, uint64_t deadline_ns)
     int rc = 0;
 
     for (int i = 0; i < ISSUE_AGAIN_MAX; i++) {
-        struct piece *p;
+        struct chm_stream_piece *p;
 
         rc = stream_issue_next(s, deadline_ns);
         if (rc < 0) {
             return rc;
         }
-        p = piece_at(s, s->next);
+        p = chm_stream_piece_at(s, s->next);
         rc = piece_wait(s, p, deadline_ns);
         if (!issue_again(rc)) {
             return rc;
         }
-        piece_take_back(s, p);
+        chm_stream_take_back(s, p);
         p->state = PIECE_PLANNED;
         s->not_before_ns = 0;
     }
@@ -497,7 +299,7 @@ static int stream_wait_piece(struct chm_stream *s, uint64_t deadline_ns)
 
 static void piece_hand_out(struct chm_stream *s, struct chm_piece *out)
 {
-    struct piece *p = piece_at(s, s->next++);
+    struct chm_stream_piece *p = chm_stream_piece_at(s, s->next++);
     struct chm_cell *cell = chm_cell_of(s->dev, p->req);
     bool last = p->offset + p->len == s->objs[p->object].len;
 
@@ -556,14 +358,14 @@ int chm_stream_release(chm_stream *s, uint64_t req)
     if (rc < 0) {
         return rc;
     }
-    for (uint32_t i = 0; i < PIECES; i++) {
-        struct piece *p = &s->pieces[i];
+    for (uint32_t i = 0; i < CHM_STREAM_PIECES; i++) {
+        struct chm_stream_piece *p = &s->pieces[i];
 
         if (p->state == PIECE_HELD && p->req == req) {
-            piece_take_back(s, p);
+            chm_stream_take_back(s, p);
             piece_drop(s, p);
             s->held--;
-            stream_pump(s);
+            chm_stream_pump(s);
             chm_door_ring(s->dev, false);
             return 0;
         }
@@ -572,7 +374,7 @@ int chm_stream_release(chm_stream *s, uint64_t req)
 }
 
 /* Bytes of it that are there, from the front. */
-static uint64_t piece_ready(struct chm_stream *s, const struct piece *p)
+static uint64_t piece_ready(struct chm_stream *s, const struct chm_stream_piece *p)
 {
     int64_t n = p->state == PIECE_PLANNED ? 0 : chm_progress(s->dev, p->req);
 
@@ -585,7 +387,7 @@ static uint64_t stream_ready_ahead(struct chm_stream *s)
     uint64_t ready = 0;
 
     for (uint64_t i = s->next; i < s->end; i++) {
-        struct piece *p = piece_at(s, i);
+        struct chm_stream_piece *p = chm_stream_piece_at(s, i);
         uint64_t n = piece_ready(s, p);
 
         ready += n;
@@ -601,8 +403,8 @@ static uint64_t stream_ready(struct chm_stream *s)
 {
     uint64_t ready = s->delivered_bytes + stream_ready_ahead(s);
 
-    for (uint32_t i = 0; i < PIECES && s->early; i++) {
-        struct piece *p = &s->pieces[i];
+    for (uint32_t i = 0; i < CHM_STREAM_PIECES && s->early; i++) {
+        struct chm_stream_piece *p = &s->pieces[i];
         uint64_t n = p->state == PIECE_HELD ? piece_ready(s, p) : p->len;
 
         if (n < p->len) {
@@ -625,7 +427,7 @@ int chm_stream_info(chm_stream *s, struct chm_stream_info *out)
         .whole_objects = s->whole_objects,
         .held = s->held,
         .ahead = s->out - s->held,
-        .window_bytes = stream_share(s, atomic_load(&s->dev->streams)),
+        .window_bytes = chm_stream_share(s),
         .piece_bytes = s->piece_bytes,
         .status = s->status,
     };

@@ -68,6 +68,7 @@ def test_waiting_for_many(make) -> None:
     reqs = [dev.prefetch(i * MIB, MIB) for i in range(4)]
 
     async def main() -> None:
+        assert await dev.wait_many_async(reqs[2:], timeout=None) == [0, 0]
         statuses = await dev.wait_many_async(reqs, timeout=0.1)
         assert statuses == [-errno.EIO, -errno.ETIMEDOUT, 0, 0]
         assert await dev.wait_many_async([]) == []
@@ -108,7 +109,7 @@ def reqs_as_tasks(reqs: list[chm.Request]) -> list[asyncio.Future[chm.Request]]:
 
 
 def test_a_cancelled_wait_leaves_the_request(make) -> None:
-    dev = make("thread", fault={"script": "0 read late 200000000"})
+    dev = make("thread", fault={"script": "0 read late 1000000000"})
     req = dev.prefetch(0, MIB)
 
     async def wait() -> None:
@@ -163,7 +164,7 @@ def test_loops_in_several_threads(make) -> None:
 
 
 def test_closing_while_a_task_waits(make) -> None:
-    dev = make("thread", fault={"script": "0 read late 50000000"})
+    dev = make("thread", fault={"script": "0 read late 1000000000"})
 
     async def main() -> None:
         waiting = reqs_as_tasks([dev.prefetch(0, MIB)])[0]

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """F71: Ctrl-C ends every wait, leaves the handle valid, and other threads go on meanwhile."""
 
-# ruff: noqa: PT012 - what leads to an exception is part of these tests
-
 from __future__ import annotations
 
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import MIB, Make
 
 import chm
+from chm._door import Door
 
 STALL = {"script": "0 read late 20000000000"}  # far longer than the test may take
 REAL = ["stepped", "thread"]
@@ -27,9 +27,22 @@ def usual_handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def interrupted(wait: Callable[[], object]) -> int:
+@pytest.fixture(autouse=True)
+def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a wait has begun, that is, when what it waits for was issued."""
+    event, sliced = threading.Event(), Door.sliced
+
+    def telling(self: Door, *args: Any) -> int:
+        event.set()
+        return sliced(self, *args)
+
+    monkeypatch.setattr(Door, "sliced", telling)
+    return event
+
+
+def interrupted(waiting: threading.Event, wait: Callable[[], object]) -> int:
     """Send SIGINT while wait() waits; how far another thread counted meanwhile."""
-    count, waiting = 0, threading.Event()
+    count = 0
 
     def other_thread() -> None:
         nonlocal count
@@ -41,17 +54,16 @@ def interrupted(wait: Callable[[], object]) -> int:
     thread = threading.Thread(target=other_thread)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        waiting.set()
         wait()
     thread.join()
     return count
 
 
 @pytest.mark.parametrize("kind", REAL)
-def test_a_stalled_request(make: Make, kind: str) -> None:
+def test_a_stalled_request(make: Make, waiting: threading.Event, kind: str) -> None:
     dev = make(kind, fault=STALL)
     req = dev.prefetch(0, MIB)
-    assert interrupted(req.wait) == 200_000
+    assert interrupted(waiting, req.wait) == 200_000
     assert not req.done
     with dev.prefetch(MIB, MIB):  # others are served
         pass
@@ -68,36 +80,43 @@ WAITS: dict[str, Callable[[chm.Device], object]] = {
     "stream": lambda dev: dev.stream([(0, MIB)], deadline_s=None).next(),
     "enter": lambda dev: dev.prefetch(0, MIB).__enter__(),
     "published": lambda dev: chm.chm_prefetch_wait(dev.prefetch(0, MIB)),
-    "step": lambda dev: (dev.prefetch(0, MIB), dev.step(dev.now() + 10**12)),
 }
 
 
 @pytest.mark.parametrize("kind", REAL)
 @pytest.mark.parametrize("name", WAITS)
-def test_every_wait(make: Make, kind: str, name: str) -> None:
-    if (kind, name) == ("thread", "step"):
-        with pytest.raises(chm.ChmError):
-            make(kind).step()
-        return
+def test_every_wait(make: Make, waiting: threading.Event, kind: str, name: str) -> None:
     dev = make(kind, fault=STALL)
-    interrupted(lambda: WAITS[name](dev))
+    interrupted(waiting, lambda: WAITS[name](dev))
     with dev.prefetch(2 * MIB, MIB):
         pass
     with pytest.raises(chm.WaitTimeout):
         dev.close(timeout=0.05)
 
 
+def test_a_step(make: Make, waiting: threading.Event) -> None:
+    dev = make("stepped", fault=STALL)
+    req = dev.prefetch(0, MIB)
+    waiting.set()
+    interrupted(waiting, lambda: dev.step(dev.now() + 10**12))
+    assert not req.done
+    with pytest.raises(chm.WaitTimeout):
+        dev.close(timeout=0.05)
+    with pytest.raises(chm.ChmError):
+        make("thread").step()  # its thread does that
+
+
 @pytest.mark.parametrize("kind", REAL)
-def test_a_stalled_flush(make: Make, kind: str) -> None:
+def test_a_stalled_flush(make: Make, waiting: threading.Event, kind: str) -> None:
     dev = make(kind, fault={"script": "0 write late 20000000000"})
     dev.write(0, np.ones(MIB, np.uint8))
-    interrupted(lambda: dev.flush(timeout=None))
+    interrupted(waiting, lambda: dev.flush(timeout=None))
     assert dev.read(0, 1)[0] == 1
     with pytest.raises((chm.WaitTimeout, chm.MediaError)):
         dev.close(timeout=0.05)
 
 
-def test_a_put_that_waits_for_room(make: Make) -> None:
+def test_a_put_that_waits_for_room(make: Make, waiting: threading.Event) -> None:
     dev = make("thread", fault={"script": "0- write late 20000000000"})
     space = chm.Space(dev)
 
@@ -105,7 +124,7 @@ def test_a_put_that_waits_for_room(make: Make) -> None:
         while True:
             space.put(bytes(4 * MIB), timeout=None)
 
-    interrupted(fill)
+    interrupted(waiting, fill)
     assert space.stats.puts_open == 0
     with pytest.raises((chm.WaitTimeout, chm.MediaError)):
         dev.close(timeout=0.05)

@@ -117,7 +117,7 @@ def test_a_waiter_lets_others_in(make) -> None:
 
 
 def test_closing_while_others_wait_and_work(make) -> None:
-    dev = make("thread", fault={"script": "0 read late 300000000"})
+    dev = make("thread", fault={"script": "0 read late 1000000000"})
     stalled = dev.prefetch(0, MIB)
     started = threading.Barrier(6)
 
