@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt

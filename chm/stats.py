@@ -107,6 +107,7 @@ class DeviceInfo(Record):
     frame_bytes: int
     prefaulted_bytes: int
     prefault_ns: int
+    huge_bytes: int
     link_rate: int
     members: int
     stripe_bytes: int

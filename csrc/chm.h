@@ -120,12 +120,13 @@ struct chm_options {
     uint64_t dram_bytes;         /* window + write buffer; default 256 MiB */
     uint64_t write_buffer_bytes; /* part of it; default dram/4, at least 16 MiB (but at most half
                                     of dram) and at most 512 MiB */
-    uint32_t huge_pages;         /* 0: use them if the system has some reserved, 1: never,
-                                    2: must */
-    uint32_t lock_memory;        /* 1: mlock the DRAM */
-    uint32_t prefault;           /* 0: a helper does it in the background, 1: before open returns,
+    uint32_t huge_pages;  /* 0: reserved ones if the system has some, else collapse small pages
+                                    while pre-faulting, as far as the kernel does; 1: never;
+                                    2: reserved ones or fail */
+    uint32_t lock_memory; /* 1: mlock the DRAM */
+    uint32_t prefault;    /* 0: a helper does it in the background, 1: before open returns,
                                     2: not at all */
-    uint32_t poison;             /* 1: fill DRAM with 0xA5 whenever it is given back (tests) */
+    uint32_t poison;      /* 1: fill DRAM with 0xA5 whenever it is given back (tests) */
 
     /* bounds */
     uint32_t requests_max;       /* outstanding requests; default 4096 */
@@ -225,6 +226,7 @@ struct chm_info {
     uint64_t metadata_bytes; /* memory of the device beside dram_bytes */
     uint64_t frame_bytes;    /* unit of window space: 2 MiB with huge pages, else 64 KiB */
     uint64_t prefaulted_bytes, prefault_ns; /* how far, and how long it took so far */
+    uint64_t huge_bytes; /* DRAM that lies on huge pages, reserved or collapsed so far */
     uint64_t link_rate;
     uint32_t members, stripe_bytes, block_bytes, align_bytes, transfer_max;
     uint32_t threaded, direct, fixed_buffers, huge_pages, virtual_time, contents, locked;

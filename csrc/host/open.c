@@ -321,6 +321,7 @@ static void info_sizes(const struct chm_dev *dev, struct chm_info *out)
     out->frame_bytes = dev->fw->window.frame_bytes;
     out->prefaulted_bytes = atomic_load(&dev->memory.touched);
     out->prefault_ns = atomic_load(&dev->memory.touch_ns);
+    out->huge_bytes = dev->memory.huge ? dev->memory.bytes : atomic_load(&dev->memory.collapsed);
     out->link_rate = dev->link.rate;
     out->members = dev->map.members;
     out->stripe_bytes = dev->map.stripe_bytes;

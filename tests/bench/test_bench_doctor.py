@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import errno
 import json
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import chm
 from chm.bench import doctor
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -143,3 +145,12 @@ def test_in_a_container_that_blocks_io_uring(code: int, tmp_path: Path) -> None:
     assert "seccomp" in found["io_uring"]["fix"]
     assert found["device on a file"]["status"] == "warn"
     assert "media threads" in found["device on a file"]["detail"]
+
+
+def test_small_pages_that_are_made_huge_are_as_good_as_reserved_ones() -> None:
+    with chm.sim("8MiB", dram_bytes="32MiB") as dev:
+        info = dev.info
+    made = dataclasses.replace(info, huge_bytes=2 * MIB)
+    small = dataclasses.replace(info, huge_bytes=0)
+    assert doctor.check_huge_pages(0, 256 * MIB, made).status == "ok"
+    assert doctor.check_huge_pages(0, 256 * MIB, small).status == "warn"

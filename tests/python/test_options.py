@@ -95,3 +95,10 @@ def test_options_reach_the_device(make) -> None:
     assert dev.info.write_buffer_bytes == 24 * MIB
     assert dev.info.link_rate == 10**9
     assert dev.options.dram_bytes == 64 * MIB
+
+
+def test_huge_pages_never_means_never() -> None:
+    with chm.sim("8MiB", dram_bytes="32MiB", prefault="now", huge_pages="never") as dev:
+        assert (dev.info.huge_bytes, dev.info.prefaulted_bytes) == (0, 32 << 20)
+    with chm.sim("8MiB", dram_bytes="32MiB", prefault="now") as dev:
+        assert dev.info.huge_bytes in range(0, (32 << 20) + 1, 2 << 20)

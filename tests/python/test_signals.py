@@ -97,8 +97,7 @@ def test_every_wait(make: Make, waiting: threading.Event, kind: str, name: str) 
 def test_a_step(make: Make, waiting: threading.Event) -> None:
     dev = make("stepped", fault=STALL)
     req = dev.prefetch(0, MIB)
-    waiting.set()
-    interrupted(waiting, lambda: dev.step(dev.now() + 10**12))
+    interrupted(waiting, lambda: (waiting.set(), dev.step(dev.now() + 10**12)))
     assert not req.done
     with pytest.raises(chm.WaitTimeout):
         dev.close(timeout=0.05)
