@@ -178,20 +178,41 @@ int chm_memory_open(struct chm_memory *m, uint64_t bytes, uint32_t huge_pages, b
     return 0;
 }
 
-/* Make the memory of [at, end) huge pages, whatever the system's default for shared memory is. It
- * saves most of the CPU time of direct I/O, since a request then has a few long pieces and not
- * hundreds of short ones. A hint: old kernels and full memories refuse, and nothing is lost. */
-static void memory_collapse(struct chm_memory *m, uint64_t at, uint64_t end)
+/* Write to a page without changing it: the device may be using it already. */
+static void touch_page(uint8_t *p)
 {
-    end = end / HUGE_BYTES * HUGE_BYTES;
-    if (!m->huge && m->collapse && at < end &&
-        madvise(m->base + at, end - at, MADV_COLLAPSE) == 0) {
-        atomic_fetch_add(&m->collapsed, end - at);
+    atomic_fetch_or_explicit((_Atomic uint8_t *)p, 0, memory_order_relaxed);
+}
+
+/* Make [at, end) huge pages, whatever the system's default for shared memory is. It saves most of
+ * the CPU time of direct I/O, since a request then has a few long pieces and not hundreds of short
+ * ones. One byte per huge page is enough to begin with; the kernel fills in the rest, which costs a
+ * tenth of touching all of it first. False: old kernels and full memories refuse. */
+static bool memory_collapse(struct chm_memory *m, uint64_t at, uint64_t end)
+{
+    if (m->huge || !m->collapse || at % HUGE_BYTES != 0 || end % HUGE_BYTES != 0) {
+        return false;
+    }
+    for (uint64_t p = at; p < end; p += HUGE_BYTES) {
+        touch_page(m->base + p);
+    }
+    if (madvise(m->base + at, end - at, MADV_COLLAPSE) < 0) {
+        return false;
+    }
+    atomic_fetch_add(&m->collapsed, end - at);
+    return true;
+}
+
+static void memory_populate(struct chm_memory *m, uint64_t at, uint64_t end)
+{
+    if (madvise(m->base + at, end - at, MADV_POPULATE_WRITE) < 0) {
+        for (uint64_t p = at; p < end; p += m->page_bytes) {
+            touch_page(m->base + p);
+        }
     }
 }
 
-/* One write per page, in order; the first touch is what costs. Frames the device has already used
- * are not disturbed: adding nothing to a byte changes nothing, atomically. */
+/* All of it, in order; the first touch is what costs. */
 static void *memory_touch(void *arg)
 {
     struct chm_memory *m = arg;
@@ -200,12 +221,9 @@ static void *memory_touch(void *arg)
     while (at < m->bytes && !atomic_load_explicit(&m->stop, memory_order_relaxed)) {
         uint64_t end = chm_min(at + TOUCH_BYTES, m->bytes);
 
-        if (madvise(m->base + at, end - at, MADV_POPULATE_WRITE) < 0) {
-            for (uint64_t p = at; p < end; p += m->page_bytes) {
-                atomic_fetch_or_explicit((_Atomic uint8_t *)(m->base + p), 0, memory_order_relaxed);
-            }
+        if (!memory_collapse(m, at, end)) {
+            memory_populate(m, at, end);
         }
-        memory_collapse(m, at, end);
         at = end;
         atomic_store_explicit(&m->touched, at, memory_order_release);
         atomic_store_explicit(&m->touch_ns, chm_clock_now() - begin, memory_order_relaxed);
