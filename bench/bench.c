@@ -31,7 +31,7 @@ void bench_args(struct bench_args *a, int argc, char **argv, uint32_t segments)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0) {
             a->quick = true;
-            a->segments = segments < 4 ? segments : 4;
+            a->segments = segments < 3 ? segments : 3;
         } else if ((v = value_of("--dir", argc, argv, &i))) {
             a->dir = v;
         } else if ((v = value_of("--only", argc, argv, &i))) {

@@ -2,8 +2,8 @@
 /*
  * priority.c - what reads keep, and what writes get, when both want one drive.
  *
- * The drive is one resource that reads and writes share: simulated (virtual time, exact), and a real
- * file under the pace wrapper, at a rate well below what the disk can do. Loads: reads alone,
+ * The drive is one resource that reads and writes share: simulated (virtual time, exact), and a
+ * real file under the pace wrapper, at a rate well below what the disk can do. Loads: reads alone,
  * writes alone, both with the device's scheduler, both first come first served. Reads are a stream
  * of 16 MiB objects with the window kept full, or single demand reads of 1 MiB one after the other.
  * Writes are as many 1 MiB objects as the write buffer admits, always.

@@ -65,6 +65,7 @@ static void back_to_back(const char *name, chm_dev *dev, void (*use)(chm_dev *de
     span = bench_since(start);
     bench_row(name);
     bench_num("us", bench_median(&us));
+    bench_num("us_min", bench_quantile(&us, 0));
     bench_num("us_p10", bench_quantile(&us, 0.1));
     bench_num("us_p90", bench_quantile(&us, 0.9));
     bench_num("cpu_us", span.cpu / (ROUNDS * (double)ROUND) * 1e6);

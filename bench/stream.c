@@ -17,7 +17,7 @@
 #include "disk.h"
 #include "lane.h"
 
-enum { STREAMS_MAX = 8 };
+enum { STREAMS_MAX = 8, HUGE = 2 << 20 };
 
 static const uint64_t WINDOW = 128 * BENCH_MIB, BUFFER = 16 * BENCH_MIB;
 static const uint64_t SEGMENT = 512 * BENCH_MIB, SEGMENT_QUICK = 128 * BENCH_MIB;
@@ -202,6 +202,24 @@ static void open_device(struct run *r)
     r->dev = bench_dev_open(&o);
 }
 
+/* Memory of the caller, of huge pages where the system gives them, as engines allocate it, and
+ * touched. */
+static uint8_t *map_arena(uint64_t bytes)
+{
+    uint8_t *map =
+        mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *base = map + (HUGE - (uintptr_t)map % HUGE) % HUGE;
+
+    if (map == MAP_FAILED) {
+        bench_die("no memory for %llu bytes of buffers", (unsigned long long)bytes);
+    }
+    madvise(base, bytes, MADV_HUGEPAGE);
+    memset(base, 0, bytes);
+    munmap(map, (size_t)(base - map));
+    munmap(base + bytes, (size_t)(map + HUGE - base));
+    return base;
+}
+
 static void open_memory(struct run *r, uint32_t ahead)
 {
     const struct kase *k = r->kase;
@@ -211,11 +229,7 @@ static void open_memory(struct run *r, uint32_t ahead)
 
     if (own) {
         bytes = ahead * k->streams * lane_stride(k->way, k->object_bytes);
-        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
-                    -1, 0);
-        if (base == MAP_FAILED) {
-            bench_die("no memory for %llu bytes of buffers", (unsigned long long)bytes);
-        }
+        base = map_arena(bytes);
         r->arena = base;
         r->arena_bytes = bytes;
         bench_check(chm_memory_register(r->dev, base, bytes), "register");
