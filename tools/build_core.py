@@ -8,6 +8,7 @@ CHM_SAN=address or CHM_SAN=thread in the environment builds it with sanitizers.
 import os
 import subprocess
 import sys
+import sysconfig
 from glob import glob
 
 import cffi
@@ -64,7 +65,8 @@ def describe() -> cffi.FFI:
         extra_compile_args=[
             *FLAGS["CHM_CFLAGS"],
             "-fvisibility=hidden",
-            f"-ffile-prefix-map={os.getcwd()}=.",  # no path of the building machine in a wheel
+            f"-ffile-prefix-map={sysconfig.get_path('include')}=python",  # no path of the machine
+            f"-ffile-prefix-map={os.getcwd()}=.",  # that builds it in a wheel
             *pkg_config("--cflags"),
             *sanitize,
         ],

@@ -38,11 +38,11 @@ static void carve_tables(struct chm_fw *fw, struct carve *c)
     uint64_t bounce = fw->bounce.units, wpages = fw->wbuf.bytes / fw->granule;
 
     fw->reqs = carve(c, fw->opts.requests_max * sizeof(*fw->reqs));
-    fw->ended = carve(c, 2 * fw->opts.requests_max * sizeof(*fw->ended));
+    fw->ended = carve(c, 2 * sizeof(*fw->ended) * fw->opts.requests_max);
     fw->freed = carve(c, fw->opts.requests_max * sizeof(*fw->freed));
     fw->timer_heap = carve(c, fw->opts.requests_max * sizeof(*fw->timer_heap));
     fw->sched.fios = carve(c, fw->sched.fios_max * sizeof(*fw->sched.fios));
-    fw->holes = carve(c, 2 * fw->opts.writes_max * sizeof(*fw->holes));
+    fw->holes = carve(c, 2 * sizeof(*fw->holes) * fw->opts.writes_max);
     fw->wbuf.exts = carve(c, fw->wbuf.exts_max * sizeof(*fw->wbuf.exts));
     w->slots = carve(c, w->slots_max * sizeof(*w->slots));
     w->reserves = carve(c, fw->opts.requests_max * sizeof(*w->reserves));

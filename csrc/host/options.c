@@ -10,14 +10,14 @@
 #include "util/util.h"
 
 enum {
-    MIB = 1 << 20,
     BUFFER_SHARE = 4, /* write buffer: a quarter of the budget, within its bounds */
     REQUESTS_LIMIT = 1 << 20,
     DEPTH_LIMIT = 4096,
     UNIT_LIMIT = 1 << 30,
 };
 
-static const uint64_t BUFFER_MIN = 16 * MIB, BUFFER_MAX = 512 * MIB;
+static const uint64_t MIB = 1 << 20;
+static const uint64_t BUFFER_MIN = 16ull << 20, BUFFER_MAX = 512ull << 20;
 
 void chm_options_init(struct chm_options *o)
 {
@@ -28,10 +28,10 @@ void chm_options_init(struct chm_options *o)
         .dram_bytes = 256 * MIB,
         .requests_max = 4096,
         .writes_max = 8192,
-        .read_unit = MIB,
+        .read_unit = 1 << 20,
         .read_depth = 128,
         .read_depth_pressed = 24,
-        .flush_unit = MIB,
+        .flush_unit = 1 << 20,
         .flush_depth = 4,
         .flush_depth_reads = 1,
         .flush_low_percent = 25,
@@ -39,9 +39,9 @@ void chm_options_init(struct chm_options *o)
         .flush_age_ns = CHM_SECOND,
         .flush_idle_ns = CHM_SECOND / 1000,
         .barrier_interval_ns = CHM_SECOND,
-        .barrier_bytes = 512ull * MIB,
+        .barrier_bytes = 512 * MIB,
         .poll_ns = 20000,
-        .sim = {.capacity_bytes = 1024ull * MIB,
+        .sim = {.capacity_bytes = 1024 * MIB,
                 .read_rate = 2000000000,
                 .write_rate = 2000000000,
                 .read_latency_ns = 80000,
@@ -54,7 +54,7 @@ void chm_options_init(struct chm_options *o)
 
 void chm_format_options_init(struct chm_format_options *o)
 {
-    *o = (struct chm_format_options){.size = sizeof(*o), .stripe_bytes = MIB};
+    *o = (struct chm_format_options){.size = sizeof(*o), .stripe_bytes = 1 << 20};
 }
 
 #define FILL(field)                                                                                \

@@ -321,11 +321,12 @@ int chm_put_abort(chm_space *sp, uint64_t id)
 /* Fill all pieces from buf; waits for room until the deadline. */
 static int put_fill(struct chm_space *sp, uint64_t id, const uint8_t *buf, uint64_t deadline_ns)
 {
-    struct chm_piece_put piece;
+    struct chm_piece_put piece = {0};
     int rc;
 
     while ((rc = chm_put_piece(sp, id, &piece)) != -ENODATA) {
         if (rc == 0) {
+            CHM_ASSERT(piece.data);
             memcpy(piece.data, buf + piece.offset, piece.len);
         } else if (rc != -EAGAIN) {
             return rc;
