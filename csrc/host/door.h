@@ -78,7 +78,8 @@ struct chm_dev {
 int chm_cells_open(struct chm_dev *dev);
 void chm_cells_close(struct chm_dev *dev);
 /* A cell in state SENT for a request of `len` bytes; its handle. -EBUSY: all are taken. */
-int chm_cell_new(struct chm_dev *dev, uint8_t kind, uint64_t len, uint32_t *index, uint64_t *handle);
+int chm_cell_new(struct chm_dev *dev, uint8_t kind, uint64_t len, uint32_t *index,
+                 uint64_t *handle);
 /* The cell of a living handle, or NULL. */
 struct chm_cell *chm_cell_of(struct chm_dev *dev, uint64_t handle);
 uint32_t chm_cell_index(const struct chm_dev *dev, const struct chm_cell *cell);
