@@ -2,7 +2,7 @@
 """Charts: a PNG through matplotlib, and the same lines in the terminal.
 
 The terminal plot draws into braille cells (2 x 4 dots a character), so a line of a few points is
-readable in 60 columns. Why it is our own: docs/decisions/0004-chm-bench.md.
+readable in 60 columns. Why it is our own: docs/decisions/0003-chm-bench.md.
 """
 
 from __future__ import annotations
