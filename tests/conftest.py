@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ hypothesis.settings.load_profile("chm")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A job in the background of a script is started with SIGINT ignored, and so would its children
+    # be, of which some tests want to see how they are interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     SCRATCH.mkdir(parents=True, exist_ok=True)
     os.environ["CHM_TEST_DIR"] = str(SCRATCH)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SCRATCH))  # where tmp_path lies

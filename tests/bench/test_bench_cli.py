@@ -89,7 +89,7 @@ def test_f88_a_signal_at_a_real_process(tmp_path: Path, number: signal.Signals) 
     )
     with pipe.open("w"):
         run.send_signal(number)
-        out, err = run.communicate()
+        out, err = run.communicate(timeout=60)
     assert (run.returncode, out) == (130, "")
     assert err.strip() == "chm-bench: interrupted"
     assert list(tmp_path.iterdir()) == [pipe]
