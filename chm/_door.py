@@ -56,7 +56,8 @@ class Gate:
     __slots__ = ("inside", "lock", "shut")
 
     def __init__(self, threaded: bool) -> None:
-        self.lock = None if threaded else threading.Lock()
+        # Re-entrant: a signal handler of the program may use the device it interrupted.
+        self.lock: Any = None if threaded else threading.RLock()
         self.inside: list[None] = []
         self.shut: int = 0  # errno with which calls are turned away
 
@@ -68,12 +69,25 @@ class Gate:
         return not self.inside
 
 
-def _locked(call: Callable[..., Any], gate: Gate, lock: threading.Lock) -> Callable[..., Any]:
+def _locked(call: Callable[..., Any], gate: Gate) -> Callable[..., Any]:
+    # Twice as fast as a with statement, and as safe: whatever a signal handler raises right after
+    # the lock was taken is raised within the try.
+    acquire, release = gate.lock.acquire, gate.lock.release
+
     def locked(*args: Any) -> Any:
-        with lock:
-            if gate.shut:
-                raise error_of(-gate.shut, "chm")
-            return call(*args)
+        try:
+            try:
+                acquire()
+                if gate.shut:
+                    raise error_of(-gate.shut, "chm")
+                return call(*args)
+            finally:
+                release()
+        except RuntimeError as error:
+            if error.__context__ is None:
+                raise
+            # Raised while waiting for the lock: it was not ours to release.
+            raise error.__context__ from None
 
     return locked
 
@@ -112,8 +126,8 @@ class Calls:
         calls = {name: getattr(lib, "chm_" + name) for name in _CALLS}
         calls["view_many"] = _view_many
         for name, call in calls.items():
-            lock = gate.lock
-            setattr(self, name, _locked(call, gate, lock) if lock else _counted(call, gate))
+            wrap = _counted if gate.lock is None else _locked
+            setattr(self, name, wrap(call, gate))
 
 
 class Door:
@@ -315,7 +329,7 @@ def _after_fork_in_child() -> None:
         # A lock may be held by a thread that does not exist here.
         door.closing = threading.Lock()
         if door.gate.lock is not None:
-            door.gate.lock = threading.Lock()
+            door.gate.lock = threading.RLock()
             door.c = Calls(door.gate)
         door.garbage.clear()
     _orphans.clear()

@@ -60,6 +60,7 @@ class Batch(Lease):
         "_view_data",
         "_view_len",
         "_view_offset",
+        "_whole",
         "addr",
         "length",
         "req",
@@ -89,7 +90,8 @@ class Batch(Lease):
         views = np.frombuffer(ffi.buffer(self._c_views), _VIEW)
         self._view_data, self._view_len = views["data"], views["len"]
         self._view_offset = views["offset"]
-        self._all = True
+        self._all = True  # all were issued
+        self._whole = False  # all are ready
         self._memory: Any = None  # where the device's memory begins; the first views tell
 
     def issue(
@@ -123,12 +125,17 @@ class Batch(Lease):
             raise ValueError(f"{n} ranges in a batch of {self.size}")
         if length is not None:
             self.length[:n] = length
-        options = issue_options(nowait, not_before_ns, expire_s, queue_s)
-        self._all = check(door.c.issue(door.dev, self._c_items, n, options), "issue") == n
+        self._whole = False
+        options = NULL
+        if nowait or not_before_ns or expire_s is not None or queue_s is not None:
+            options = issue_options(nowait, not_before_ns, expire_s, queue_s)
+        issued = door.c.issue(door.dev, self._c_items, n, options)
+        self._all = issued == n
         if not self._all:
+            check(issued, "issue")
             self.req[:n][self._first[:n] != 0] = 0
-        self._reqs[:] = self.req
-        self.status[:] = self._first
+        self._reqs[...] = self.req
+        self.status[...] = self._first
         self._n = n
         return self
 
@@ -137,6 +144,10 @@ class Batch(Lease):
 
         ``status`` of each: 0 ready, -ETIMEDOUT going on, else why it failed or was not issued.
         """
+        n, door = self._n, self._door
+        if door.c.wait_many(door.dev, self._c_reqs, n, 0, self._c_status) == n:
+            self._whole = True
+            return n
         rc = self._wait(0)
         if rc < 0 and timeout != 0:
             rc = self._door.sliced(self._wait, timeout)
@@ -147,6 +158,7 @@ class Batch(Lease):
         n, door = self._n, self._door
         ready = check(door.c.wait_many(door.dev, self._c_reqs, n, ns, self._c_status), "wait_many")
         if ready == n:
+            self._whole = True
             return ready
         if not self._all:
             refused = self._first[:n].nonzero()[0]
@@ -161,10 +173,9 @@ class Batch(Lease):
         """
         n, door = self._n, self._door
         reqs, places = self._reqs[:n].tolist(), self._c_view_at
-        statuses = self.status[:n].tolist()
         ready = None
-        if any(statuses):
-            ready = [i for i, status in enumerate(statuses) if status == 0]
+        if not self._whole:
+            ready = [i for i, status in enumerate(self.status[:n].tolist()) if status == 0]
             reqs, places = [reqs[i] for i in ready], [places[i] for i in ready]
         if not reqs:
             return [None] * n

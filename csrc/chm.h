@@ -486,8 +486,8 @@ int chm_stream_close(chm_stream *s);
 /*
  * A space hands out device addresses to objects of mixed sizes, 1 byte to 1 GiB, and sees to it
  * that an object is visible only when whole, and that its place is reused only when nobody reads
- * it. Its records live in memory; a space starts empty. One space per device, used like the device
- * (any thread if the device has a thread).
+ * it. Its records live in memory; a space starts empty. Spaces of one device must not overlap. Used
+ * like the device (any thread if the device has a thread).
  */
 struct chm_space_options {
     uint64_t base, len;   /* part of the device it manages; default all */

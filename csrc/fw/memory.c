@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "media/clock.h"
+#include "media/thread.h"
 #include "util/util.h"
 
 #ifndef MFD_HUGE_2MB
@@ -243,9 +244,9 @@ int chm_memory_prefault(struct chm_memory *m, struct chm_region *region, bool wa
         memory_touch(m);
         return 0;
     }
-    rc = pthread_create(&m->helper, NULL, memory_touch, m);
+    rc = chm_thread_create(&m->helper, memory_touch, m);
     m->helper_runs = rc == 0;
-    return -rc;
+    return rc;
 }
 
 void chm_memory_close(struct chm_memory *m, bool keep)

@@ -15,6 +15,7 @@
 #include <sys/prctl.h>
 
 #include "host/door.h"
+#include "media/thread.h"
 #include "util/util.h"
 
 enum {
@@ -98,9 +99,9 @@ int chm_thread_start(struct chm_dev *dev, struct chm_error *err)
     sem_init(&dev->started, 0, 0);
     sem_init(&dev->stopping, 0, 0);
     dev->start_err = err;
-    rc = pthread_create(&dev->thread, NULL, thread_main, dev);
-    if (rc != 0) {
-        return -rc;
+    rc = chm_thread_create(&dev->thread, thread_main, dev);
+    if (rc < 0) {
+        return rc;
     }
     sem_wait_always(&dev->started);
     if (dev->start_rc < 0) {

@@ -14,7 +14,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@
 #include "media/clock.h"
 #include "media/media.h"
 #include "media/posix_io.h"
+#include "media/thread.h"
 #include "media/wake.h"
 #include "util/util.h"
 
@@ -220,17 +220,13 @@ static int workers_start(struct chm_threads *t)
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned want =
         (unsigned)chm_min(chm_max((uint64_t)(cpus > 0 ? cpus : 1), WORKERS_MIN), WORKERS_MAX);
-    sigset_t all, old;
     int rc = 0;
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     while (t->workers < want && rc == 0) {
-        rc = pthread_create(&t->worker[t->workers], NULL, worker_main, t);
+        rc = chm_thread_create(&t->worker[t->workers], worker_main, t);
         t->workers += rc == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return t->workers > 0 ? 0 : -rc; /* fewer than wanted is slower, not wrong */
+    return t->workers > 0 ? 0 : rc; /* fewer than wanted is slower, not wrong */
 }
 
 static void locks_init(struct chm_threads *t)

@@ -94,6 +94,58 @@ def test_every_wait(make: Make, waiting: threading.Event, kind: str, name: str) 
         dev.close(timeout=0.05)
 
 
+def test_waiting_for_another_thread(make: Make, waiting: threading.Event) -> None:
+    """Ctrl-C while another thread is in the device: the lock stays with whom it belongs."""
+    dev = make("stepped")
+    held, let_go = threading.Event(), threading.Event()
+
+    def other_thread() -> None:
+        with dev._door.gate.lock:
+            held.set()
+            let_go.wait()
+
+    thread = threading.Thread(target=other_thread)
+    thread.start()
+    held.wait()
+    interrupted(waiting, lambda: (waiting.set(), dev.now()))
+    let_go.set()
+    thread.join()
+    assert dev.now() > 0
+
+
+def test_a_handler_may_use_the_device_it_interrupts(make: Make, waiting: threading.Event) -> None:
+    dev = make("stepped", fault=STALL)
+    told: list[int] = []
+    signal.signal(signal.SIGINT, lambda *_: told.append(dev.prefetch(MIB, MIB).wait().length))
+    with pytest.raises(chm.WaitTimeout):
+        _with_signals(waiting, told, lambda: dev.prefetch(0, MIB).wait(timeout=0.3))
+    assert told
+    assert set(told) == {MIB}
+    with pytest.raises(chm.WaitTimeout):
+        dev.close(timeout=0.05)
+
+
+def _with_signals(waiting: threading.Event, told: list[int], wait: Callable[[], object]) -> None:
+    """Signals without end while wait() waits."""
+    stop = threading.Event()
+
+    def other_thread() -> None:
+        waiting.wait()
+        while not stop.is_set():
+            before = len(told)
+            os.kill(os.getpid(), signal.SIGINT)
+            while len(told) == before and not stop.wait(0.001):
+                pass
+
+    thread = threading.Thread(target=other_thread)
+    thread.start()
+    try:
+        wait()
+    finally:
+        stop.set()
+        thread.join()
+
+
 def test_a_step(make: Make, waiting: threading.Event) -> None:
     dev = make("stepped", fault=STALL)
     req = dev.prefetch(0, MIB)

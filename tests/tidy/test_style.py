@@ -38,6 +38,7 @@ SYSTEM_MODULES = {
     "media/media_uring": "I/O",
     "media/posix_io": "I/O",
     "media/sim_image": "memory that is used only when touched",
+    "media/thread": "starting threads",
     "media/trace_file": "the trace file",
     "media/uring_setup": "probing io_uring",
     "media/wake": "event descriptors",
