@@ -261,7 +261,7 @@ static uint64_t next_event_ns(const struct chm_fw *fw)
     return chm_min(at, chm_durable_next_ns(fw));
 }
 
-static bool in_flight(const struct chm_fw *fw)
+bool chm_fw_in_flight(const struct chm_fw *fw)
 {
     return fw->sched.reads + fw->sched.flushes + fw->sched.others > 0;
 }
@@ -291,7 +291,7 @@ static int reap_once(struct chm_fw *fw, uint64_t until_ns)
         fw->stats.sleeps++;
         return reap(fw, chm_min(until_ns, next_event_ns(fw)));
     }
-    return in_flight(fw) ? reap(fw, 0) : 0;
+    return chm_fw_in_flight(fw) ? reap(fw, 0) : 0;
 }
 
 int chm_fw_step(struct chm_fw *fw, uint64_t until_ns)
@@ -312,7 +312,7 @@ int chm_fw_step(struct chm_fw *fw, uint64_t until_ns)
 
 bool chm_fw_stuck(const struct chm_fw *fw)
 {
-    return !in_flight(fw) && next_event_ns(fw) == UINT64_MAX;
+    return !chm_fw_in_flight(fw) && next_event_ns(fw) == UINT64_MAX;
 }
 
 /* ---- ending */
@@ -331,8 +331,8 @@ static void give_up_all(struct chm_fw *fw)
 
 static bool all_quiet(const struct chm_fw *fw)
 {
-    return fw->zombies == 0 && !in_flight(fw) && chm_wbuf_settled(&fw->wbuf) == fw->wbuf.seq &&
-           fw->durable.durable_seq == fw->wbuf.seq;
+    return fw->zombies == 0 && !chm_fw_in_flight(fw) &&
+           chm_wbuf_settled(&fw->wbuf) == fw->wbuf.seq && fw->durable.durable_seq == fw->wbuf.seq;
 }
 
 int chm_fw_shutdown(struct chm_fw *fw, uint64_t deadline_ns)

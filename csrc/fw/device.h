@@ -121,6 +121,8 @@ void chm_fw_exec(struct chm_fw *fw, const struct chm_cmd *cmd);
 /* Do what can be done; wait for the medium until until_ns (0: do not wait) if nothing ended
  * meanwhile. Returns how many cells are in `ended`. */
 int chm_fw_step(struct chm_fw *fw, uint64_t until_ns);
+/* Does the medium hold I/Os? */
+bool chm_fw_in_flight(const struct chm_fw *fw);
 /* True if nothing is in flight and no timer is set: waiting is in vain (virtual time). */
 bool chm_fw_stuck(const struct chm_fw *fw);
 /* Cancel reads, write out and barrier what was committed, until deadline_ns (medium clock). 0,

@@ -41,11 +41,6 @@ static bool take_commands(struct chm_dev *dev)
     return n > 0;
 }
 
-static bool in_flight(const struct chm_fw *fw)
-{
-    return fw->sched.reads + fw->sched.flushes + fw->sched.others > 0;
-}
-
 static void thread_loop(struct chm_dev *dev)
 {
     uint64_t poll_until = 0;
@@ -58,7 +53,7 @@ static void thread_loop(struct chm_dev *dev)
             chm_cells_publish(dev);
             continue;
         }
-        busy = in_flight(dev->fw);
+        busy = chm_fw_in_flight(dev->fw);
         if (!busy && dev->fw->now_ns < poll_until) {
             continue;
         }
