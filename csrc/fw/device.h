@@ -62,7 +62,7 @@ struct chm_fw_args {
     struct chm_medium *medium;
     struct chm_regions *regions; /* entry 0 is the device's memory */
     uint8_t *memory;
-    uint64_t memory_bytes, window_bytes, write_buffer_bytes; /* window first, then write buffer */
+    uint64_t window_bytes, write_buffer_bytes; /* of memory: window first, then write buffer */
     uint64_t frame_bytes;
     struct chm_map map;
     struct chm_cell *cells; /* opts->requests_max */

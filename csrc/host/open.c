@@ -151,7 +151,6 @@ int chm_dev_bring_up(struct chm_dev *dev, struct chm_error *err)
         .opts = &dev->opts,
         .regions = dev->regions,
         .memory = dev->memory.base,
-        .memory_bytes = dev->memory.bytes,
         .window_bytes = dev->window_bytes,
         .write_buffer_bytes = dev->opts.write_buffer_bytes,
         .frame_bytes = dev->memory.huge ? FRAME_HUGE : FRAME_SMALL,
