@@ -4,8 +4,9 @@
 States: open -> closed, or open -> forked (in a child process). Leaving *open* shuts the gate that
 every C call goes through, so that nothing can reach a handle that is gone.
 
-- A stepped device has one lock around every call. A device with a thread needs none; there, callers
-  are counted, so that closing can wait until they have left.
+- The gate lets one thread at a time into a stepped device. It is taken and left inside one call to
+  C, so no code of Python runs inside; who waits for it comes back now and then to handle signals.
+  Who is inside is counted, so that closing can wait until they have left.
 - Waits go to C in slices, between which Python handles signals (the GIL is free inside C).
 - Finalisers run at any moment, also inside a call of ours. They only append to ``garbage``; the
   next call gives it back (``drain``). An entry whose memory is still looked at stays until then.
@@ -23,8 +24,8 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from chm._ffi import ffi, field_names, lib, text
@@ -43,91 +44,97 @@ STEPPED_SLICE_NS = 20_000_000  # shorter: other threads wait for the lock meanwh
 # Views that must be gone, then the call to make with its arguments.
 Leftover = tuple[Sequence["weakref.ref[Any]"], Callable[..., Any], tuple[Any, ...]]
 
-_CALLS = [
-    name.removeprefix("chm_")
-    for name in dir(lib)
-    if name.startswith("chm_") and name not in ("chm_version", "chm_format", "chm_open")
-]
+_CALLS = [name.removeprefix("gated_") for name in dir(lib) if name.startswith("gated_")]
+
+_TURNED_AWAY = (-errno.ESHUTDOWN, -errno.ECHILD)
+BUSY = -errno.EALREADY
+"""The gate: another thread is inside."""
+# Some calls return unsigned numbers; there -errno is at the upper end.
+_NO_ANSWER = frozenset(rc + add for rc in (BUSY, *_TURNED_AWAY) for add in (0, 1 << 64))
 
 
 class Gate:
-    """Whether calls may go in, and who is inside. Closing shuts it first, then waits for those."""
+    """Whether calls may go in, and who is inside (csrc/host/gate.h).
 
-    __slots__ = ("inside", "lock", "shut")
+    Closing shuts it first, then waits until it is empty.
+    """
+
+    __slots__ = ("c",)
 
     def __init__(self, threaded: bool) -> None:
-        # Re-entrant: a signal handler of the program may use the device it interrupted.
-        self.lock: Any = None if threaded else threading.RLock()
-        self.inside: list[None] = []
-        self.shut: int = 0  # errno with which calls are turned away
+        gate = lib.chm_gate_new(not threaded)
+        if not gate:
+            raise MemoryError
+        self.c = ffi.gc(gate, lib.chm_gate_free)
+
+    def shut(self, error: int) -> None:
+        """Turn every call away with this errno, unless there is another already."""
+        lib.chm_gate_shut(self.c, error)
 
     def wait_empty(self, seconds: float) -> bool:
         """Whether everybody left in time; a waiter does so after its slice."""
         end = time.monotonic() + seconds
-        while self.inside and time.monotonic() < end:
+        while lib.chm_gate_inside(self.c) and time.monotonic() < end:
             time.sleep(0.0005)
-        return not self.inside
+        return not lib.chm_gate_inside(self.c)
 
 
-def _locked(call: Callable[..., Any], gate: Gate) -> Callable[..., Any]:
-    # Twice as fast as a with statement, and as safe: whatever a signal handler raises right after
-    # the lock was taken is raised within the try.
-    acquire, release = gate.lock.acquire, gate.lock.release
+def _patient(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, again and again while another thread is inside. Raises Closed or Forked."""
 
-    def locked(*args: Any) -> Any:
-        try:
-            try:
-                acquire()
-                if gate.shut:
-                    raise error_of(-gate.shut, "chm")
-                return call(*args)
-            finally:
-                release()
-        except RuntimeError as error:
-            if error.__context__ is None:
-                raise
-            # Raised while waiting for the lock: it was not ours to release.
-            raise error.__context__ from None
+    def patient(*args: Any) -> Any:
+        while True:
+            rc = call(*args)
+            if rc not in _NO_ANSWER:
+                return rc
+            rc = rc - (1 << 64) if rc > 0 else rc
+            if rc != BUSY:
+                raise error_of(rc, "chm")
 
-    return locked
-
-
-def _counted(call: Callable[..., Any], gate: Gate) -> Callable[..., Any]:
-    enter, leave = gate.inside.append, gate.inside.pop
-
-    def counted(*args: Any) -> Any:
-        try:
-            # First in, then look: closing shuts first, then counts.
-            enter(None)
-            if gate.shut:
-                raise error_of(-gate.shut, "chm")
-            return call(*args)
-        finally:
-            leave()
-
-    return counted
-
-
-def _view_many(dev: Any, reqs: Iterable[int], places: Iterable[Any]) -> bool:
-    """chm_view for several requests, through the gate once. True: one of them has no view."""
-    return any(map(lib.chm_view, repeat(dev), reqs, places))
+    return patient
 
 
 class Calls:
-    """The functions of chm.h without their prefix, behind the gate of one device."""
+    """The functions of chm.h without their prefix, through the gate of one device."""
 
-    __slots__ = (*_CALLS, "view_many")
+    __slots__ = _CALLS
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Callable[..., Any]: ...
 
     def __init__(self, gate: Gate) -> None:
-        calls = {name: getattr(lib, "chm_" + name) for name in _CALLS}
-        calls["view_many"] = _view_many
-        for name, call in calls.items():
-            wrap = _counted if gate.lock is None else _locked
-            setattr(self, name, wrap(call, gate))
+        for name in _CALLS:
+            setattr(self, name, _patient(partial(getattr(lib, "gated_" + name), gate.c)))
+
+
+_QUICK = (
+    "binding_issue",
+    "binding_issue_many",
+    "release",
+    "release_many",
+    "view_many",
+    "wait",
+    "wait_many",
+)
+
+
+class Quick:
+    """The calls made most, on the device itself, with nothing of Python around them.
+
+    They answer BUSY where those of ``Calls`` try again: then make the same call there. Other errors
+    are answers, also those for which ``Calls`` raise.
+    """
+
+    __slots__ = _QUICK
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+    def __init__(self, gate: Gate, dev: Any) -> None:
+        for name in _QUICK:
+            setattr(self, name, partial(getattr(lib, "gated_" + name), gate.c, dev))
 
 
 class Door:
@@ -140,11 +147,11 @@ class Door:
         "dev",
         "garbage",
         "gate",
-        "items",
         "limbo",
         "linked",
         "memory_bytes",
         "name",
+        "quick",
         "registered",
         "slice_ns",
         "spaces",
@@ -169,10 +176,10 @@ class Door:
         self.gate = Gate(self.threaded)
         self.slice_ns = THREAD_SLICE_NS if info.threaded else STEPPED_SLICE_NS
         self.c = Calls(self.gate)
+        self.quick = Quick(self.gate, dev)
         self.closing = threading.Lock()
         self.garbage: deque[Leftover] = deque()
         self.views: dict[int, weakref.ref[Any]] = {}
-        self.items: list[Any] = []  # struct chm_issue * to use again
         self.limbo: list[Any] = []  # buffers of reads that nobody waits for any more
         self.registered: dict[int, Any] = {}
         self.streams: weakref.WeakSet[Stream] = weakref.WeakSet()
@@ -274,11 +281,8 @@ class Door:
 
     def _end(self, timeout: float) -> None:
         self.state = "closed"
-        self.gate.shut = errno.ESHUTDOWN
-        if self.gate.lock is not None:
-            with self.gate.lock:
-                rc = int(lib.chm_close(self.dev, seconds_to_ns(timeout)))
-        elif self.gate.wait_empty(max(timeout, 1.0)):
+        self.gate.shut(errno.ESHUTDOWN)
+        if self.gate.wait_empty(max(timeout, 1.0)):
             rc = int(lib.chm_close(self.dev, seconds_to_ns(timeout)))
         else:
             rc = -errno.ETIMEDOUT  # somebody is inside for good: the handle stays, unused
@@ -325,12 +329,9 @@ def _after_fork_in_child() -> None:
     for door in [*_orphans, *_doors]:
         if door.state == "open":
             door.state = "forked"
-        door.gate.shut = door.gate.shut or errno.ECHILD
+        door.gate.shut(errno.ECHILD)
         # A lock may be held by a thread that does not exist here.
         door.closing = threading.Lock()
-        if door.gate.lock is not None:
-            door.gate.lock = threading.RLock()
-            door.c = Calls(door.gate)
         door.garbage.clear()
     _orphans.clear()
 

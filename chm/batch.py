@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chm._door import Door
+from chm._door import BUSY, Door
 from chm._ffi import NULL, ffi
 from chm._lease import Lease
-from chm.errors import Busy, WouldBlock, check
+from chm.errors import Busy, WouldBlock, check, error_of
 from chm.read import UNDECIDED
 from chm.request import issue_options
 
@@ -50,8 +50,8 @@ class Batch(Lease):
         "_all",
         "_c_items",
         "_c_reqs",
+        "_c_seen",
         "_c_status",
-        "_c_view_at",
         "_c_views",
         "_first",
         "_memory",
@@ -78,6 +78,7 @@ class Batch(Lease):
         self._c_items = ffi.new("struct chm_issue[]", size)
         self._c_reqs = ffi.new("uint64_t[]", size)
         self._c_status = ffi.new("int32_t[]", size)
+        self._c_seen = ffi.new("int32_t[]", size)  # what view_many says
         self._c_views = ffi.new("struct chm_view[]", size)
         items = np.frombuffer(ffi.buffer(self._c_items), _ISSUE)
         self.addr: npt.NDArray[np.uint64] = items["addr"]
@@ -86,7 +87,6 @@ class Batch(Lease):
         self._first: npt.NDArray[np.int32] = items["status"]
         self._reqs = np.frombuffer(ffi.buffer(self._c_reqs), np.uint64)
         self.status: npt.NDArray[np.int32] = np.frombuffer(ffi.buffer(self._c_status), np.int32)
-        self._c_view_at = [self._c_views + i for i in range(size)]
         views = np.frombuffer(ffi.buffer(self._c_views), _VIEW)
         self._view_data, self._view_len = views["data"], views["len"]
         self._view_offset = views["offset"]
@@ -129,13 +129,13 @@ class Batch(Lease):
         options = NULL
         if nowait or not_before_ns or expire_s is not None or queue_s is not None:
             options = issue_options(nowait, not_before_ns, expire_s, queue_s)
-        issued = door.c.issue(door.dev, self._c_items, n, options)
+        args = (self._c_items, n, options, self._c_reqs, self._c_status)
+        issued = door.quick.binding_issue_many(*args)
+        if issued < 0:
+            if issued != BUSY:
+                raise error_of(issued, "issue")
+            issued = check(door.c.binding_issue_many(door.dev, *args), "issue")
         self._all = issued == n
-        if not self._all:
-            check(issued, "issue")
-            self.req[:n][self._first[:n] != 0] = 0
-        self._reqs[...] = self.req
-        self.status[...] = self._first
         self._n = n
         return self
 
@@ -144,8 +144,8 @@ class Batch(Lease):
 
         ``status`` of each: 0 ready, -ETIMEDOUT going on, else why it failed or was not issued.
         """
-        n, door = self._n, self._door
-        if door.c.wait_many(door.dev, self._c_reqs, n, 0, self._c_status) == n:
+        n = self._n
+        if self._door.quick.wait_many(self._c_reqs, n, 0, self._c_status) == n:
             self._whole = True
             return n
         rc = self._wait(0)
@@ -172,30 +172,40 @@ class Batch(Lease):
         the batch cannot be released.
         """
         n, door = self._n, self._door
-        reqs, places = self._reqs[:n].tolist(), self._c_view_at
-        ready = None
         if not self._whole:
-            ready = [i for i, status in enumerate(self.status[:n].tolist()) if status == 0]
-            reqs, places = [reqs[i] for i in ready], [places[i] for i in ready]
-        if not reqs:
-            return [None] * n
-        if door.c.view_many(door.dev, reqs, places):
-            raise WouldBlock(errno.EAGAIN, "a range is not ready: wait() first")
-        which = slice(n) if ready is None else ready
-        starts, lengths = self._view_offset[which].tolist(), self._view_len[which].tolist()
-        # One buffer object over all of the device's memory guards every view that is a slice of it.
-        if self._memory is None:
-            self._memory = ffi.cast("uint8_t *", self._view_data[which].tolist()[0] - starts[0])
-        whole = self._lend(self._memory, door.memory_bytes).toreadonly()
-        views = [
-            whole[start : start + length] for start, length in zip(starts, lengths, strict=True)
-        ]
-        return views if ready is None else self._spread(views, ready)
+            return self._views_of_some()
+        if n == 0:
+            return []
+        if door.quick.view_many(self._c_reqs, n, self._c_views, self._c_seen) != n:
+            self._look(self._c_reqs, n)
+        return self._slices(n)
 
-    def _spread(self, views: list[memoryview], ready: list[int]) -> list[memoryview | None]:
+    def _look(self, reqs: Any, n: int) -> None:
+        """Fill the C views of n handles, waiting for other threads."""
+        door = self._door
+        seen = check(door.c.view_many(door.dev, reqs, n, self._c_views, self._c_seen), "view")
+        if seen < n:
+            raise WouldBlock(errno.EAGAIN, "a range is not ready: wait() first")
+
+    def _slices(self, n: int) -> list[memoryview]:
+        """What the first n C views show."""
+        starts, lengths = self._view_offset[:n], self._view_len[:n]
+        if self._memory is None:
+            self._memory = ffi.cast("uint8_t *", int(self._view_data[0]) - int(starts[0]))
+        # One buffer object over all of the device's memory guards every view that is a slice of it.
+        whole = self._lend(self._memory, self._door.memory_bytes).toreadonly()
+        ends = (starts + lengths).tolist()
+        return list(map(whole.__getitem__, map(slice, starts.tolist(), ends)))
+
+    def _views_of_some(self) -> list[memoryview | None]:
+        """The same where not all are known to be ready."""
+        statuses, handles = self.status[: self._n].tolist(), self._reqs[: self._n].tolist()
+        ready = [i for i, status in enumerate(statuses) if status == 0]
         spread: list[memoryview | None] = [None] * self._n
-        for i, view in zip(ready, views, strict=True):
-            spread[i] = view
+        if ready:
+            self._look(ffi.new("uint64_t[]", [handles[i] for i in ready]), len(ready))
+            for i, view in zip(ready, self._slices(len(ready)), strict=True):
+                spread[i] = view
         return spread
 
     def release(self) -> None:
@@ -206,8 +216,9 @@ class Batch(Lease):
         if self._seen is not None:
             self._take_back("the batch")
         self._n = 0
-        if self._door.state == "open":
-            self._door.c.release_many(self._door.dev, self._c_reqs, n, NULL)
+        door = self._door
+        if door.state == "open" and door.quick.release_many(self._c_reqs, n, NULL) == BUSY:
+            door.c.release_many(door.dev, self._c_reqs, n, NULL)
 
     @property
     def count(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from chm._buffers import Array, source
-from chm._door import Door, close_orphans, explained
+from chm._door import BUSY, Door, close_orphans, explained
 from chm._ffi import NULL, ffi, lib
 from chm.aio import wait_many_async
 from chm.batch import Batch
@@ -31,7 +31,7 @@ from chm.stream import Range, Stream
 from chm.units import FOREVER_NS, parse_size
 from chm.write import Write, begin, begin_many
 
-_ISSUE = "struct chm_issue *"
+HANDLE_MAX = (1 << 64) - 4096  # larger numbers are -errno
 
 
 def _fill(struct: Any, options: OptionGroup, keep: list[Any]) -> None:
@@ -58,6 +58,24 @@ def _set_paths(struct: Any, paths: Sequence[str], keep: list[Any]) -> None:
     array = ffi.new("char *[]", names)
     keep += [*names, array]
     struct.paths, struct.npaths = array, len(paths)
+
+
+def _issue_one(door: Door, addr: int, length: int, options: Any) -> int:
+    """Handle of a fresh request; raises why there is none."""
+    item = ffi.new("struct chm_issue *", (addr, length))
+    rc = door.c.issue(door.dev, item, 1, options)
+    if rc != 1:
+        raise error_of(rc or item.status, f"prefetch of {length} bytes at {addr:#x}")
+    return int(item.req)
+
+
+def _issue_again(door: Door, handle: int, addr: int, length: int) -> int:
+    """The quick way gave an error number: wait for the other thread, or raise."""
+    if handle == BUSY + (1 << 64):
+        handle = door.c.binding_issue(door.dev, addr, length)
+    if handle > HANDLE_MAX:
+        raise error_of(handle - (1 << 64), f"prefetch of {length} bytes at {addr:#x}")
+    return handle
 
 
 def format_device(options: FormatOptions) -> None:
@@ -214,21 +232,14 @@ class Device:
         door = self._door
         if door.garbage:
             door.drain()
-        options = NULL
         if nowait or not_before_ns or expire_s is not None or queue_s is not None:
             options = issue_options(nowait, not_before_ns, expire_s, queue_s)
-        try:
-            item = door.items.pop()
-        except IndexError:
-            item = ffi.new(_ISSUE)
-        item.addr = addr
-        item.len = length
-        rc = door.c.issue(door.dev, item, 1, options)
-        if rc != 1:
-            raise error_of(rc or item.status, f"prefetch of {length} bytes at {addr:#x}")
-        request = Request(door, item.req, addr, length)
-        door.items.append(item)
-        return request
+            handle = _issue_one(door, addr, length, options)
+        else:
+            handle = door.quick.binding_issue(addr, length)
+            if handle > HANDLE_MAX:
+                handle = _issue_again(door, handle, addr, length)
+        return Request(door, handle, addr, length)
 
     def prefetch_many(
         self,

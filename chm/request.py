@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from chm._door import Door
+from chm._door import BUSY, Door
 from chm._ffi import NULL, PAGE, ffi, lib
 from chm._lease import Lease
 from chm.errors import Closed, WouldBlock, check, error_of
@@ -66,8 +66,11 @@ class Request(Lease):
         if self._ready and self._id:
             return self
         door = self._door
-        rc = door.c.wait(door.dev, self._id, 0)
-        if rc in UNDECIDED and timeout != 0:
+        rc = door.quick.wait(self._id, 0)
+        if rc == 0:
+            self._ready = True
+            return self
+        if rc == BUSY or (rc in UNDECIDED and timeout != 0):
             c, dev, handle = door.c, door.dev, self._id
             rc = door.sliced(lambda ns: int(c.wait(dev, handle, ns)), timeout)
         if rc:
@@ -86,7 +89,10 @@ class Request(Lease):
             return -errno.ESTALE
         if self._ready:
             return 0
-        rc = int(self._door.c.wait(self._door.dev, self._id, 0))
+        door = self._door
+        rc = int(door.quick.wait(self._id, 0))
+        if rc == BUSY:
+            rc = int(door.c.wait(door.dev, self._id, 0))
         self._ready = rc == 0
         return _PENDING if rc == -errno.EINTR else rc
 
@@ -140,12 +146,15 @@ class Request(Lease):
         if self._seen is not None:
             self._take_back("the request")
         self._id = 0
+        if self._door.quick.release(handle):
+            self._release_again(handle)
+
+    def _release_again(self, handle: int) -> None:
+        """It did not work at once: another thread is in the device, or there is an error."""
         try:
-            rc = self._door.c.release(self._door.dev, handle)
+            check(self._door.c.release(self._door.dev, handle), "release")
         except Closed:
             return  # its space went with the device
-        if rc:
-            raise error_of(rc, "release")
 
     def __enter__(self) -> Request:
         try:

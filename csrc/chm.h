@@ -306,6 +306,10 @@ struct chm_view {
  * Copies nothing. Only the first chm_progress bytes may be looked at. A demand read has no view:
  * -EINVAL. */
 int chm_view(chm_dev *dev, uint64_t req, struct chm_view *out);
+/* The same for n requests; status[i] as from chm_view, views[i] is untouched where it is not 0.
+ * Returns how many are 0. */
+int chm_view_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, struct chm_view *views,
+                  int32_t *status);
 
 /*
  * Give the window space back, or cancel what has not ended. The handle is dead at once; the space

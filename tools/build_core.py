@@ -6,6 +6,7 @@ CHM_SAN=address or CHM_SAN=thread in the environment builds it with sanitizers.
 """
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -50,15 +51,61 @@ def declarations(header: str) -> str:
         return "".join(line for line in lines if not line.startswith("#"))
 
 
+# What Python uses besides chm.h, as csrc/host/gate.h and binding.h declare it.
+BINDING = """
+struct chm_gate;
+struct chm_gate *chm_gate_new(int one_at_a_time);
+void chm_gate_free(struct chm_gate *g);
+int chm_gate_enter(struct chm_gate *g);
+void chm_gate_leave(struct chm_gate *g);
+void chm_gate_shut(struct chm_gate *g, int error);
+uint32_t chm_gate_inside(struct chm_gate *g);
+"""
+OFTEN = """
+uint64_t chm_binding_issue(chm_dev *dev, uint64_t addr, uint64_t len);
+int chm_binding_issue_many(chm_dev *dev, struct chm_issue *items, uint32_t n,
+                           const struct chm_issue_options *opts, uint64_t *reqs, int32_t *status);
+"""
+INCLUDES = '#include "chm.h"\n#include "host/binding.h"\n#include "host/gate.h"\n'
+
+
+def gated(header: str) -> tuple[str, str]:
+    """Declarations and code of ``gated_NAME(gate, ...)`` for every chm_NAME that takes a handle.
+
+    Going in, the call and leaving are one call from Python, so that no Python code, of a finaliser
+    or of a signal handler, ever runs inside.
+    """
+    bare = re.sub(r"/\*.*?\*/", " ", header, flags=re.DOTALL)
+    found = re.findall(
+        r"^(u?int(?:\d+_t)?) chm_(\w+)\((chm_(?:dev|stream|space) \*[^)]*)\);", bare, re.MULTILINE
+    )
+    declared, code = [], []
+    for result, name, params in found:
+        if name == "close":
+            continue
+        words = " ".join(params.split())
+        args = ", ".join(re.findall(r"(\w+)(?:,|$)", words))
+        head = f"{result} gated_{name}(struct chm_gate *gate, {words})"
+        declared.append(f"{head};\n")
+        code.append(
+            f"static {head}\n{{\n    {result} rc = ({result})chm_gate_enter(gate);\n"
+            f"    if (rc == 0) {{\n        rc = chm_{name}({args});\n"
+            "        chm_gate_leave(gate);\n    }\n    return rc;\n}\n"
+        )
+    return "".join(declared), "".join(code)
+
+
 def describe() -> cffi.FFI:
     pkg_config(f"--atleast-version={FLAGS['CHM_LIBURING_MIN'][0]}")
     sanitizer = os.environ.get("CHM_SAN", "")
     sanitize = FLAGS[f"CHM_SAN_{sanitizer}"] if sanitizer else []
     builder = cffi.FFI()
-    builder.cdef(declarations("csrc/chm.h"))
+    public = declarations("csrc/chm.h")
+    declared, code = gated(public + OFTEN)
+    builder.cdef(public + BINDING + declared)
     builder.set_source(
         "chm._core",
-        '#include "chm.h"',
+        INCLUDES + code,
         sources=sorted(glob("csrc/*/*.c")),
         depends=[*glob("csrc/**/*.h", recursive=True), "csrc/flags.mk", "tools/build_core.py"],
         include_dirs=["csrc"],

@@ -192,16 +192,12 @@ int64_t chm_progress(chm_dev *dev, uint64_t req)
     return (int64_t)atomic_load_explicit(&cell->ready, memory_order_acquire);
 }
 
-int chm_view(chm_dev *dev, uint64_t req, struct chm_view *out)
+static int view_one(struct chm_dev *dev, uint64_t req, struct chm_view *out)
 {
-    int rc = chm_door_check(dev);
-    struct chm_cell *cell = rc == 0 ? bytes_cell(dev, req) : NULL;
+    struct chm_cell *cell = bytes_cell(dev, req);
+    int rc = cell ? chm_cell_result(cell) : -ESTALE;
     uint64_t off;
 
-    if (!cell || !out) {
-        return rc < 0 ? rc : out ? -ESTALE : -EINVAL;
-    }
-    rc = chm_cell_result(cell);
     if (rc < 0) {
         return rc;
     }
@@ -214,6 +210,28 @@ int chm_view(chm_dev *dev, uint64_t req, struct chm_view *out)
     }
     *out = (struct chm_view){.data = dev->memory.base + off, .len = cell->len, .offset = off};
     return 0;
+}
+
+int chm_view(chm_dev *dev, uint64_t req, struct chm_view *out)
+{
+    int rc = chm_door_check(dev);
+
+    return rc < 0 ? rc : out ? view_one(dev, req, out) : -EINVAL;
+}
+
+int chm_view_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, struct chm_view *views,
+                  int32_t *status)
+{
+    int done = 0, rc = chm_door_check(dev);
+
+    if (rc < 0 || (n > 0 && (!reqs || !views || !status))) {
+        return rc < 0 ? rc : -EINVAL;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        status[i] = view_one(dev, reqs[i], &views[i]);
+        done += status[i] == 0;
+    }
+    return done;
 }
 
 /* ---- release */

@@ -250,6 +250,41 @@ static void check_batches(void)
 }
 
 /* One common timeout for all, not one for each. */
+/* chm_view_many: a status for each, and views only where it is 0. */
+static void check_view_many(void)
+{
+    struct rig r;
+    struct chm_view views[4], one;
+    uint64_t reqs[4];
+    int32_t status[4] = {1, 1, 1, 1};
+
+    rig_sim(&r);
+    rig_open_faulty(&r, "1 read err 5\n");
+    rig_lay(&r, 0, 64 * KIB, 1);
+    reqs[0] = rig_issue(&r, 0, 64 * KIB);
+    CHECK_IS(chm_wait(r.dev, reqs[0], LONG), 0);
+    reqs[1] = rig_issue(&r, 4 * MIB, PAGE);
+    CHECK_IS(chm_wait(r.dev, reqs[1], LONG), -EIO);
+    reqs[2] = rig_issue(&r, 64 * KIB, r.info.window_bytes); /* no space */
+    reqs[3] = 0;
+    memset(views, 0x5a, sizeof(views));
+    CHECK_IS(chm_view_many(r.dev, reqs, 4, views, status), 1);
+    CHECK_IS(status[0], 0);
+    CHECK_IS(status[1], -EIO);
+    CHECK_IS(status[2], -EAGAIN);
+    CHECK_IS(status[3], -ESTALE);
+    CHECK_IS(chm_view(r.dev, reqs[0], &one), 0);
+    CHECK(memcmp(&views[0], &one, sizeof(one)) == 0);
+    CHECK_HOLDS(views[0].data, 0, 64 * KIB, 1);
+    CHECK(is_byte(&views[1], 3 * sizeof(views[0]), 0x5a));
+    CHECK_IS(chm_view_many(r.dev, NULL, 0, NULL, NULL), 0);
+    CHECK_IS(chm_view_many(r.dev, reqs, 1, NULL, status), -EINVAL);
+    CHECK_IS(chm_view_many(r.dev, reqs, 1, views, NULL), -EINVAL);
+    CHECK_IS(chm_view_many(NULL, reqs, 1, views, status), -EINVAL);
+    CHECK_IS(chm_release_many(r.dev, reqs, 3, NULL), 3);
+    rig_close(&r);
+}
+
 static void check_wait_many_timeout(void)
 {
     struct rig r;
@@ -704,6 +739,7 @@ int main(void)
     check_refused();
     check_whole_window();
     check_batches();
+    check_view_many();
     check_wait_many_timeout();
     check_sharing();
     check_not_shared();

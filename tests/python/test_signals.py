@@ -15,6 +15,7 @@ from conftest import MIB, Make
 
 import chm
 from chm._door import Door
+from chm._ffi import lib
 
 STALL = {"script": "0 read late 20000000000"}  # far longer than the test may take
 REAL = ["stepped", "thread"]
@@ -100,9 +101,11 @@ def test_waiting_for_another_thread(make: Make, waiting: threading.Event) -> Non
     held, let_go = threading.Event(), threading.Event()
 
     def other_thread() -> None:
-        with dev._door.gate.lock:
-            held.set()
-            let_go.wait()
+        gate = dev._door.gate.c
+        assert lib.chm_gate_enter(gate) == 0
+        held.set()
+        let_go.wait()
+        lib.chm_gate_leave(gate)
 
     thread = threading.Thread(target=other_thread)
     thread.start()

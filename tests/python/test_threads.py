@@ -9,12 +9,14 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MIB, fill, pattern, run_python
+from conftest import MIB, Make, fill, pattern, run_python
 
 import chm
+from chm._ffi import lib
 
 
 def run(n: int, work: Callable[[int], None]) -> list[BaseException]:
@@ -140,3 +142,43 @@ def test_closing_while_others_wait_and_work(make) -> None:
 def test_many_threads_close_once(make) -> None:
     dev = make("thread")
     assert run(8, lambda _: dev.close()) == []
+
+
+def test_quick_calls_wait_for_the_thread_that_is_inside(make: Make) -> None:
+    """Every call that has a short way takes the long one while somebody else is in the device."""
+    dev = make("stepped")
+    fill(dev, 0, MIB, seed=3)
+    gate, waits = dev._door.gate.c, threading.Event()
+    inside, leave = threading.Event(), threading.Event()
+
+    def other_thread() -> None:
+        while not waits.is_set():
+            inside.wait()
+            assert lib.chm_gate_enter(gate) == 0
+            leave.wait(0.12)  # longer than the gate's patience
+            lib.chm_gate_leave(gate)
+            inside.clear()
+
+    def met(call: Callable[[], Any]) -> Any:
+        inside.set()
+        while lib.chm_gate_inside(gate) == 0:
+            pass
+        return call()
+
+    thread = threading.Thread(target=other_thread)
+    thread.start()
+    req = met(lambda: dev.prefetch(0, MIB))
+    met(req.wait)
+    assert met(lambda: dev.prefetch(0, MIB).wait(timeout=0)).done
+    met(req.release)
+    batch = dev.batch(2)
+    met(lambda: batch.issue([0, 0], MIB))
+    assert met(batch.wait) == 2
+    assert [bytes(view[:4]) for view in met(batch.views)] == [bytes(dev.read(0, 4))] * 2
+    met(batch.release)
+    assert met(dev.now) > 0
+    waits.set()
+    inside.set()
+    thread.join()
+    assert dev.stats().open == 0
+    assert dev.stats().window_pinned_bytes == 0

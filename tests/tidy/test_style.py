@@ -52,6 +52,7 @@ CLOCK_READER = "media/clock"
 CLOCK_CALLS = r"\b(clock_gettime|gettimeofday|timespec_get|time|clock|__rdtsc|_rdtsc)\s*\("
 CLOCK_USERS = {
     "fw/memory",  # how long touching the memory took
+    "host/gate",  # how long to wait for another thread
     "host/futex",
     "media/clock",
     "media/media_sync",
