@@ -150,6 +150,7 @@ int chm_flash_open(struct chm_flash *f, const struct chm_sim_options *o)
 {
     uint64_t seed;
 
+    CHM_ASSERT(o->dies && o->channels && o->planes && o->page_bytes && o->block_pages);
     *f = (struct chm_flash){
         .dies_n = o->dies,
         .channels_n = o->channels,
@@ -354,8 +355,9 @@ static uint64_t read_channels(struct chm_flash *f, uint64_t first_ns, uint32_t c
     return through;
 }
 
-/* The die of `page` and those after it read, each `each_ns`; 0: a page of its kind. Returns when all
- * have. The innermost loop of large reads, so what it needs of f is in variables of its own. */
+/* The die of `page` and those after it read, each for each_ns; 0: for a page of its kind. Returns
+ * when all have. The innermost loop of large reads, so what it needs of f is in variables of its
+ * own. */
 static uint64_t dies_read(struct chm_flash *f, uint64_t at_ns, uint64_t page, uint32_t dies,
                           uint64_t each_ns)
 {
