@@ -55,8 +55,8 @@ uint64_t chm_io_heap_next(const struct chm_io_heap *h)
     return h->count ? h->event[0].at_ns : CHM_FOREVER_NS;
 }
 
-/* The hole that the earliest leaves goes down to a leaf, always to the earlier child. The last event
- * is put there; it was a leaf, and so rarely has to go up again. */
+/* The hole that the earliest leaves goes down to a leaf, always to the earlier child. The last
+ * event is put there; it was a leaf, and so rarely has to go up again. */
 struct chm_io *chm_io_heap_pop(struct chm_io_heap *h)
 {
     struct chm_io_event *event = h->event;
