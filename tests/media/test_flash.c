@@ -491,6 +491,29 @@ static void check_dram_port(void)
     rig_close(&r);
 }
 
+/* Rates only: the port is there too, and the slower of the two decides. */
+static void check_dram_port_of_rates(void)
+{
+    struct chm_sim_options o = drive(0, 0);
+    struct rig r;
+
+    o.dram_rate = LINK / 2;
+    o.read_latency_ns = 80 * US;
+    o.write_latency_ns = 20 * US;
+    start(&r, o, 1);
+    CHECK_EQ(rig_do(&r, rig_io(&r, CHM_IO_WRITE, 0, PAGE, 0)), PAGE);
+    CHECK_EQ(chm_medium_now(r.m), 24 * US);
+    CHECK_EQ(rig_do(&r, rig_io(&r, CHM_IO_READ, 0, PAGE, 0)), PAGE);
+    CHECK_EQ(chm_medium_now(r.m), 24 * US + 84 * US);
+    rig_close(&r);
+    o.dram_rate = LINK * 4;
+    start(&r, o, 1);
+    CHECK_EQ(rig_do(&r, rig_io(&r, CHM_IO_WRITE, 0, PAGE, 0)), PAGE);
+    CHECK_EQ(rig_do(&r, rig_io(&r, CHM_IO_READ, 0, PAGE, 0)), PAGE);
+    CHECK_EQ(chm_medium_now(r.m), 22 * US + 82 * US);
+    rig_close(&r);
+}
+
 /* The software does one I/O after the other, whichever member it is for; also without dies. */
 static void check_software(uint32_t dies)
 {
@@ -607,6 +630,7 @@ int main(void)
     check_mix(0);
     check_mix(5 * US);
     check_dram_port();
+    check_dram_port_of_rates();
     check_software(0);
     check_software(4);
     check_barrier(false);
