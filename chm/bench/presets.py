@@ -16,7 +16,8 @@ import chm
 from chm import preset as presets
 from chm import units
 from chm.bench.options import ConfigError
-from chm.bench.outcome import document, dumps, emit
+from chm.bench.outcome import document, dumps
+from chm.bench.sweep import emit
 from chm.preset import Preset, PresetError
 
 NO_BYTES = "keeps no bytes; nothing can be verified"
