@@ -148,9 +148,7 @@ def _output(values: dict[str, Any]) -> Output:
 def _experiment_command(e: Experiment, out: click.Option) -> click.Command:
     def callback(**values: Any) -> None:
         output = _output(values)
-        given = {
-            k: " ".join(v) if isinstance(v, tuple) else v for k, v in values.items() if v
-        }
+        given = {k: " ".join(v) if isinstance(v, tuple) else v for k, v in values.items() if v}
         _conduct(lambda: runs_of(e.name, given), output)
 
     return click.Command(

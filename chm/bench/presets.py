@@ -31,9 +31,7 @@ def complete_names(_ctx: Any, _param: Any, incomplete: str) -> list[CompletionIt
 
 def complete_fields(_ctx: Any, _param: Any, incomplete: str) -> list[CompletionItem]:
     """Tab completion: FIELD= of a --set."""
-    return [
-        CompletionItem(f"{n}=") for n in presets.known_fields() if n.startswith(incomplete)
-    ]
+    return [CompletionItem(f"{n}=") for n in presets.known_fields() if n.startswith(incomplete)]
 
 
 _NAME = click.argument("name", metavar="NAME|FILE", shell_complete=complete_names)
