@@ -62,6 +62,16 @@ def test_list(invoke: Invoke, tiny: str) -> None:
     assert all(v["grade"] for p in documents for t in presets.TABLES for v in p[t].values())
 
 
+def test_list_says_what_it_leaves_out(invoke: Invoke, tiny: str, tmp_path: Path) -> None:
+    own = tmp_path / "config" / "chm" / "presets"
+    own.mkdir(parents=True)
+    (own / "good.toml").write_text(TINY)
+    (own / "bad.toml").write_text("[sim]\nx = 1\n")
+    shown = invoke("preset", "list")
+    assert "good (yours)" in shown.stdout
+    assert "no field 'sim.x'" in shown.stderr
+
+
 def test_show_then_check(invoke: Invoke, tmp_path: Path, tiny: str) -> None:
     for name in (*presets.available(), tiny):
         shown = invoke("preset", "show", name)
@@ -84,7 +94,8 @@ def test_show_as_json(invoke: Invoke, tiny: str) -> None:
 def test_check_warns_and_refuses(invoke: Invoke, tiny: str) -> None:
     assert "warning: no source: " in invoke("preset", "check", tiny).stderr
     document = json.loads(invoke("preset", "check", tiny, "--json", "-").stdout)
-    assert document["ok"] and document["warnings"]
+    assert document["ok"]
+    assert document["warnings"]
     Path(tiny).write_text(TINY.replace("read_rate", "raed_rate"))
     shown = invoke("preset", "check", tiny, code=2)
     assert "did you mean 'read_rate'" in shown.stderr
