@@ -116,6 +116,12 @@ def test_no_field_means_two_things() -> None:
     assert "force_align" not in known
 
 
+def test_the_manual_has_every_field_and_preset() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "presets.md").read_text()
+    assert [name for name in presets.known_fields() if f"`{name}`" not in text] == []
+    assert [name for name in SHIPPED if f"| `{name}` |" not in text] == []
+
+
 def test_extends(write: Write) -> None:
     write(TINY, "base.toml")
     preset = presets.load(
