@@ -112,7 +112,8 @@ class Target:
         except chm.errors.WouldBlock:
             return False
         try:
-            self.payload.fill(np.frombuffer(write.view, np.uint8), obj, version, at)
+            if self.info.contents:
+                self.payload.fill(np.frombuffer(write.view, np.uint8), obj, version, at)
         except BaseException:
             write.abort()
             raise
