@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import chm
-from chm.bench.drive import BLOCKED, Demand, Signal, Steps, Turn
+from chm.bench.drive import BLOCKED, Steps, Wish
 from chm.bench.index import Block, BlockIndex
 from chm.bench.measure import Samples
 from chm.bench.reader import Extent, Reader, ReadResult
@@ -159,7 +160,7 @@ class Cache:
 
     def _put_one(
         self, key: int, held: list[Block], tally: Tally
-    ) -> Generator[Demand | Signal | None, Turn, bool]:
+    ) -> Generator[Wish, Any, bool]:
         """Put one block; False when the request's chain ends here."""
         block = self.index.reserve(key)
         if block is None:
@@ -182,7 +183,7 @@ class Cache:
             self._samples.series("put").add(start, self.target.now())
         return kept
 
-    def _write(self, block: Block, tally: Tally) -> Generator[Demand | Signal | None, Turn, bool]:
+    def _write(self, block: Block, tally: Tally) -> Generator[Wish, Any, bool]:
         size = self._block_bytes
         for _ in self.target.put(block.slot * size, size, block.key, block.version):
             tally.refusals += 1
