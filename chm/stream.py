@@ -254,8 +254,8 @@ def next_many(
     """The next piece of each of several streams of one device, at the cost of about one call.
 
     None: not there yet. Otherwise as ``Stream.next`` with an error returned, not raised; a stream
-    at its end answers ENODATA. ``timeout`` (seconds) is how long the first one waits; the others are
-    only looked at.
+    at its end answers ENODATA. ``timeout`` (seconds) is how long the first one waits; the others
+    are only looked at.
     """
     if not streams:
         return []

@@ -10,6 +10,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from chm import preset as presets
+from chm import units
 from chm.bench.models import MODELS, TOKENS_PER_BLOCK, block_bytes
 from chm.bench.options import (
     COUNT,
@@ -27,8 +29,6 @@ from chm.bench.options import (
     choice,
     option,
 )
-from chm import preset as presets
-from chm import units
 from chm.options import Options
 from chm.preset import Preset
 
@@ -236,6 +236,7 @@ class DeviceConfig:
                 "write_rate": self.sim_write_rate,
                 "read_latency_ns": self.sim_read_latency,
                 "write_latency_ns": self.sim_write_latency,
+                "stripe_bytes": self.stripe,
                 "no_contents": not self.sim_contents,
                 **self._set_values("sim"),
             },

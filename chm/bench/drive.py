@@ -7,6 +7,7 @@ A request is a generator. It yields each time others may go on, and says why:
     BLOCKED   the write buffer is full
     Demand    it wants this one extent read now; it is sent None, or the exception
     Stream    it wants the next piece; it is sent the Piece, or the exception
+    Request   it wants to go on when this one has ended
 
 One turn of the loop lets every request that can move take one step, reads all demands as one batch,
 and then looks at all streams in one call. When no request can move, the oldest stream waits for its
@@ -25,6 +26,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from chm.errors import ChmError
+from chm.request import Request
 from chm.stream import Stream, next_many
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ class Demand(NamedTuple):
     out: Any
 
 
-Wish: TypeAlias = "Demand | Stream | Signal | None"
+Wish: TypeAlias = "Demand | Stream | Request | Signal | None"
 Steps: TypeAlias = "Generator[Wish, Any, None]"
 
 
@@ -143,16 +146,20 @@ def _answer(target: Target, active: list[_Active], full: bool) -> None:
 
     full: no other request can begin before one of these ends.
     """
-    demands, streams, idle = [], [], True
+    demands: list[_Active] = []
+    wishes: list[Demand] = []
+    streams: list[_Active] = []
+    idle = True
     for a in active:
         if a.ready:
             idle = idle and a.said is BLOCKED
-        elif type(a.said) is Demand:
+        elif isinstance(a.said, Demand):
             demands.append(a)
+            wishes.append(a.said)
         else:
             streams.append(a)
     if demands:
-        for a, error in zip(demands, target.read_many([a.said for a in demands]), strict=True):
+        for a, error in zip(demands, target.read_many(wishes), strict=True):
             a.answer, a.ready = error, True
         idle = False
     if streams and not _look(streams, 0.0) and idle:
@@ -179,10 +186,24 @@ def _make_room(target: Target, first: _Active, until_it_moves: bool) -> bool:
 def _look(waiting: list[_Active], patience_s: float) -> bool:
     """Take the pieces that are there; with patience the first one waits for its own. Whether any
     was there."""
-    pieces = next_many([a.said for a in waiting], patience_s)  # type: ignore[misc]
     found = False
-    for a, piece in zip(waiting, pieces, strict=True):
+    if patience_s and isinstance(waiting[0].said, Request):
+        _wait_for(waiting[0].said, patience_s)
+        patience_s = 0.0
+    for a in waiting:
+        if isinstance(a.said, Request) and a.said.done:
+            a.ready = found = True
+    streams = [a for a in waiting if isinstance(a.said, Stream)]
+    pieces = next_many([a.said for a in streams], patience_s)  # type: ignore[misc]
+    for a, piece in zip(streams, pieces, strict=True):
         if piece is not None:
             a.answer, a.ready = piece, True
             found = True
     return found
+
+
+def _wait_for(request: Request, patience_s: float) -> None:
+    try:
+        request.wait(patience_s)
+    except ChmError:
+        pass  # the reader asks again, and is told
