@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,25 @@ def test_a_class_of_ones_own(
     assert own["workload"]["policy"]["eviction"] == "own_policy_b:Newest"
     assert own["counters"]["total"]["evictions"] > 0
     assert own["metrics"]["hit_rate"] != tail["metrics"]["hit_rate"]
+
+
+def test_the_examples_of_the_manual_run_as_they_are(
+    compared: Compared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manual = Path(__file__).parents[2] / "docs" / "policies.md"
+    blocks = re.findall(r"```python\n(.*?)```", manual.read_text(), re.S)
+    examples = [b for b in blocks if "from chm.policies import" in b]
+    names = [n for b in examples for n in re.findall(r"^class (\w+)", b, re.M)]
+    assert len(names) == 4
+    (tmp_path / "own_policy_d.py").write_text("\n".join(examples))
+    monkeypatch.chdir(tmp_path)
+    chosen = "+".join(f"own_policy_d:{n}" for n in names)
+    (result,) = compared("--policy", chosen, "--capacity", "4MiB", "--members", "2")["results"]
+    seams = ("prefetch", "eviction", "admission", "placement")
+    assert sorted(f"own_policy_d:{n}" for n in names) == sorted(
+        result["workload"]["policy"][seam] for seam in seams
+    )
+    assert result["counters"]["total"]["hits"] > 0
 
 
 def test_a_policy_that_breaks_its_seam_fails_its_run_only(
