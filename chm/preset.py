@@ -2,7 +2,7 @@
 """Presets: devices as data files, each number with its source and grade beside it.
 
     preset = chm.preset.load("hymcache-proto", ["dram_bytes=16GiB"])
-    dev = chm.open(options=preset.options())        a simulated device that keeps no bytes
+    dev = chm.Device(preset.options())      simulated, and keeps no bytes
 
 A file has the tables ``[preset]`` (name, summary, sources, extends), ``[sim]`` (fields of
 ``SimOptions``), ``[device]`` (fields of ``Options``) and ``[link]`` (fields of ``Options`` that
@@ -179,9 +179,7 @@ class Preset:
         if not settings:
             return self
         numbers = {**self.numbers, **parse_settings(settings)}
-        made = dataclasses.replace(
-            self, numbers=numbers, settings=(*self.settings, *settings)
-        )
+        made = dataclasses.replace(self, numbers=numbers, settings=(*self.settings, *settings))
         check(made)
         return made
 
@@ -330,7 +328,9 @@ def _from_data(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> P
         if key not in ABOUT:
             raise bad(f"[preset] has no {key!r}{nearest(key, ABOUT)}")
         if not isinstance(value, list if key == "sources" else str):
-            raise bad(f"[preset] {key}: {value!r} is not {'a list' if key == 'sources' else 'text'}")
+            raise bad(
+                f"[preset] {key}: {value!r} is not {'a list' if key == 'sources' else 'text'}"
+            )
     numbers: dict[str, Number] = {}
     sources: tuple[str, ...] = ()
     if "extends" in about:

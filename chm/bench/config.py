@@ -230,6 +230,7 @@ class DeviceConfig:
         return {
             "members": members,
             "sim": {
+                "seed": self.seed,
                 **self._preset_values("sim"),
                 "capacity_bytes": self._member_bytes(capacity, members),
                 "read_rate": self.sim_read_rate,
