@@ -65,6 +65,23 @@ def _duration() -> Any:
     return field(default=0, metadata={"parse": parse_duration})
 
 
+def _durations(count: int) -> Any:
+    """As many durations as the C array has, or none, which is zeros. Text separates them by '/'."""
+
+    def parse(value: Any) -> tuple[int, ...]:
+        parts = value.split("/") if isinstance(value, str) else value
+        if not isinstance(parts, (list, tuple)) or len(parts) not in (0, count):
+            raise ValueError(f"{value!r} are not {count} durations, such as '1us/2us/3us/9us'")
+        return tuple(parse_duration(part) for part in parts)
+
+    return field(default=(), metadata={"parse": parse})
+
+
+def _element(array: str, at: int) -> Any:
+    """A duration that is one element of an array on the C side."""
+    return field(default=0, metadata={"parse": parse_duration, "array": array, "at": at})
+
+
 def _count() -> Any:
     return field(default=0, metadata={"parse": _parse_count})
 
@@ -168,7 +185,12 @@ def _group(cls: type[T]) -> Any:
 
 @dataclass(frozen=True)
 class SimOptions(OptionGroup):
-    """Timing of the simulated medium; each member is one resource that reads and writes share."""
+    """Timing of the simulated medium, and how large it is; docs/simulator.md describes the model.
+
+    With ``dies`` 0 each member is one resource that reads and writes share, with rates and
+    latencies. With dies it is a flash drive, for which ``read_rate`` and ``write_rate`` are those
+    of its link. The three ``page_read_*`` fields are ``page_read_ns[0..2]`` of chm.h.
+    """
 
     capacity_bytes: Size = _size()
     read_rate: Size = _rate()
@@ -176,8 +198,28 @@ class SimOptions(OptionGroup):
     read_latency_ns: Size = _duration()
     write_latency_ns: Size = _duration()
     barrier_ns: Size = _duration()
+    stripe_bytes: Size = _size()
     no_contents: bool = _flag()
     volatile_cache: bool = _flag()
+
+    dies: int = _count()
+    channels: int = _count()
+    planes: int = _count()
+    page_bytes: Size = _size()
+    block_pages: int = _count()
+    page_read_lower_ns: Size = _element("page_read_ns", 0)
+    page_read_middle_ns: Size = _element("page_read_ns", 1)
+    page_read_upper_ns: Size = _element("page_read_ns", 2)
+    program_ns: Size = _duration()
+    erase_ns: Size = _duration()
+    suspend_ns: Size = _duration()
+    channel_rate: Size = _rate()
+    cache_bytes: Size = _size()
+    command_ns: Size = _duration()
+
+    software_ns: Size = _duration()
+    dram_rate: Size = _rate()
+    seed: int = _count()
 
 
 @dataclass(frozen=True)
@@ -253,7 +295,11 @@ class Options(OptionGroup):
     thread: bool = _flag()
     poll_ns: Size = _duration()
     link_rate: Size = _rate()
+    link_write_rate: Size = _rate()
     link_latency_ns: Size = _duration()
+    link_jitter_ns: tuple[Size, ...] = _durations(4)
+    link_rails: int = _count()
+    link_split_bytes: Size = _size()
 
     sim: SimOptions = _group(SimOptions)
     pace: PaceOptions = _group(PaceOptions)

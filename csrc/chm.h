@@ -69,17 +69,41 @@ const char *chm_version(void);
 
 /* ------------------------------------------------------------------ making and opening a device */
 
-/* Timing of the simulated medium. Each member is one resource that reads and writes share:
- * an I/O of n bytes occupies it for n/rate and ends latency after that. */
+/*
+ * Timing of the simulated medium (docs/simulator.md). With dies = 0 each member is one resource
+ * that reads and writes share: an I/O of n bytes occupies it for n/rate and ends latency after.
+ * With dies it is a flash drive: dies, channels, a write cache, and a link of its own; the two
+ * latencies have no use then. Zero means the default unless said otherwise.
+ */
 struct chm_sim_options {
     uint64_t capacity_bytes;   /* per member, header included; default 1 GiB */
-    uint64_t read_rate;        /* bytes/s; default 2 GB/s */
-    uint64_t write_rate;       /* bytes/s; default 2 GB/s */
+    uint64_t read_rate;        /* bytes/s; default 2 GB/s; with dies: SSD link, reads */
+    uint64_t write_rate;       /* bytes/s; default 2 GB/s; with dies: SSD link, writes */
     uint64_t read_latency_ns;  /* default 80 us */
     uint64_t write_latency_ns; /* default 20 us */
     uint64_t barrier_ns;       /* default 1 ms */
+    uint32_t stripe_bytes;     /* stripe unit over several members; default 1 MiB */
     uint32_t no_contents;      /* 1: keep no bytes (TB-scale runs); reads leave memory as it is */
     uint32_t volatile_cache;   /* 1: writes need a barrier to survive chm_sim power cut */
+
+    /* each member a flash drive */
+    uint32_t dies;        /* default 0: rates only; at most 1024 */
+    uint32_t channels;    /* dies is a multiple of it; default the largest of 8, 4, 2, 1 */
+    uint32_t planes;      /* pages that a die reads or programs at once; default 1, at most 16 */
+    uint32_t page_bytes;  /* power of two, 4 KiB .. 1 MiB; default 16 KiB */
+    uint32_t block_pages; /* programs of a die between two erases; default 1024 */
+    uint64_t page_read_ns[3]; /* lower, middle, upper page; default 60 us; [1], [2]: as [0] */
+    uint64_t program_ns;      /* one program, of a page on each plane; default 600 us */
+    uint64_t erase_ns;        /* 0: erasing takes no time */
+    uint64_t suspend_ns;   /* for a read to suspend a program or erase; 0: it waits for its end */
+    uint64_t channel_rate; /* bytes/s of one channel; default 1.6 GB/s */
+    uint64_t cache_bytes;  /* writes are acknowledged when they are in it; 0: when programmed */
+    uint64_t command_ns;   /* SSD firmware, latency of a command; 0: none */
+
+    /* around the members, with dies or without */
+    uint64_t software_ns; /* host software, which does one I/O after the other; 0: none */
+    uint64_t dram_rate;   /* device DRAM port, bytes/s: SSD transfers and the host link; 0: none */
+    uint64_t seed;        /* which page is of which kind */
 };
 
 /* Slow a medium down (wrapper): one token bucket that reads and writes share. 0 = not paced. */
@@ -164,10 +188,19 @@ struct chm_options {
     uint64_t barrier_bytes;       /* periodic: or after this much; default 512 MiB */
 
     /* how it is driven */
-    uint32_t thread;    /* 1: a device thread of its own; 0: stepped by the caller */
-    uint64_t poll_ns;   /* the device thread polls this long after work; default 20 us */
-    uint64_t link_rate; /* host link, bytes/s towards the host; 0: none */
-    uint64_t link_latency_ns;
+    uint32_t thread;  /* 1: a device thread of its own; 0: stepped by the caller */
+    uint64_t poll_ns; /* the device thread polls this long after work; default 20 us */
+
+    /* the host link: what is delivered takes size / rate on it and is seen a latency later. Both
+     * directions at once */
+    uint64_t link_rate;         /* bytes/s of one rail towards the host; 0: no link */
+    uint64_t link_write_rate;   /* bytes/s of one rail towards the device; 0: link_rate */
+    uint64_t link_latency_ns;   /* of each transfer */
+    uint32_t link_jitter_ns[4]; /* added to it: at quantiles 0.5, 0.75, 0.9 and 1, linear between, 0
+                                   at 0, drawn from sim.seed; must not fall */
+    uint32_t link_rails;        /* 1 (default) or 2 */
+    uint32_t link_split_bytes;  /* two rails: transfers of at least this many bytes go half over
+                                  each, shorter ones over the one that is free first */
 
     /* wrappers and the simulated medium */
     struct chm_sim_options sim;
@@ -266,7 +299,7 @@ struct chm_info {
     uint64_t frame_bytes;    /* unit of window space: 2 MiB with huge pages, else 64 KiB */
     uint64_t prefaulted_bytes, prefault_ns; /* how far, and how long it took so far */
     uint64_t huge_bytes; /* DRAM that lies on huge pages, reserved or collapsed so far */
-    uint64_t link_rate;
+    uint64_t link_rate, link_write_rate; /* all rails together */
     uint32_t members, stripe_bytes, block_bytes, align_bytes, transfer_max;
     uint32_t threaded, direct, fixed_buffers, huge_pages, virtual_time, contents, locked;
     uint32_t degraded; /* 1: too many I/O errors; writes are refused with -EIO */
@@ -403,8 +436,8 @@ struct chm_read {
 };
 
 /* Start n reads. buf belongs to the device until the request has ended (chm_wait) or, after
- * chm_release, until chm_read_done says so. Does not use the window. Errors per item as chm_issue.
- */
+ * chm_release, until chm_read_done says so. Does not use the window. With a host link each item
+ * crosses it as soon as its bytes are on the device. Errors per item as chm_issue. */
 int chm_read_issue(chm_dev *dev, struct chm_read *items, uint32_t n);
 
 /* The whole of it: issue, wait, release. On -ETIMEDOUT an item's buf may still be written to until
@@ -441,7 +474,8 @@ int chm_write_begin(chm_dev *dev, struct chm_write *items, uint32_t n);
 
 /*
  * The bytes are in place: make them what the address reads as, now, and drive contents later. With
- * CHM_DURABILITY_STRICT returns when they are durable (-EIO if they could not be written).
+ * CHM_DURABILITY_STRICT returns when they are durable (-EIO if they could not be written). With a
+ * host link the bytes travel first: the call ends when the last of the batch is on the device.
  * After commit or abort data must not be touched.
  */
 int chm_write_commit(chm_dev *dev, const uint64_t *ids, uint32_t n, int32_t *status);
@@ -503,6 +537,12 @@ int chm_stream_open(chm_dev *dev, const struct chm_range *objs, uint32_t n,
  * prefix); or the I/O error of that piece (final too).
  */
 int chm_stream_next(chm_stream *s, uint64_t timeout_ns, struct chm_piece *out);
+
+/* One look at each of n streams of one device, for programs that serve many consumers from one
+ * thread. status[i] is as of chm_stream_next without waiting, out[i] is filled where it is 0.
+ * Returns how many are. -EINVAL: a NULL, or streams of several devices. */
+int chm_stream_next_many(chm_stream *const *streams, uint32_t n, struct chm_piece *out,
+                         int32_t *status);
 
 /* Give a piece back; the next ones are issued into its place. Any order. */
 int chm_stream_release(chm_stream *s, uint64_t req);
@@ -650,6 +690,8 @@ struct chm_stats {
     uint64_t read_ios, read_bytes, write_ios, write_bytes, trim_ios, io_errors, short_ios,
         resubmits;
     uint64_t steps, sleeps;
+    uint64_t sim_ios;    /* handed back by a simulated medium; 0 on a real one */
+    uint64_t sim_digest; /* of these and their times, in order: equal for equal runs; 0: as above */
     /* latencies, ns */
     struct chm_hist stage_ns;      /* issue to ready */
     struct chm_hist demand_ns;     /* read issue to end */

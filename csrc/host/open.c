@@ -99,12 +99,12 @@ static int open_member(struct chm_dev *dev, uint32_t i, struct chm_error *err)
 static int open_sim(struct chm_dev *dev, struct chm_error *err)
 {
     dev->map.members = dev->opts.npaths;
-    dev->map.stripe_bytes = FRAME_SMALL * 16;
+    dev->map.stripe_bytes = dev->opts.sim.stripe_bytes;
     dev->map.capacity_bytes =
         chm_map_capacity(dev->map.members, dev->opts.sim.capacity_bytes, dev->map.stripe_bytes);
     if (dev->map.capacity_bytes == 0) {
         snprintf(err->text, sizeof(err->text),
-                 "sim.capacity_bytes is %llu: at least 2 MiB, of which the first is set aside",
+                 "sim.capacity_bytes is %llu: at least 1 MiB, set aside, and a stripe unit",
                  (unsigned long long)dev->opts.sim.capacity_bytes);
         return -EINVAL;
     }
@@ -163,6 +163,7 @@ int chm_dev_bring_up(struct chm_dev *dev, struct chm_error *err)
     /* No I/O may be larger than the medium takes. */
     dev->opts.read_unit = (uint32_t)chm_min(dev->opts.read_unit, dev->medium->caps.transfer_max);
     dev->opts.flush_unit = (uint32_t)chm_min(dev->opts.flush_unit, dev->medium->caps.transfer_max);
+    dev->link.dram = dev->medium->caps.dram;
     args.medium = dev->medium;
     rc = chm_fw_open(&args, &dev->fw, err);
     if (rc < 0) {
@@ -212,8 +213,7 @@ static int open_memory(struct chm_dev *dev, struct chm_error *err)
 static int start(struct chm_dev *dev, struct chm_error *err)
 {
     dev->threaded = dev->opts.thread != 0;
-    dev->link.rate = dev->opts.link_rate;
-    dev->link.latency_ns = dev->opts.link_latency_ns;
+    chm_link_init(&dev->link, &dev->opts);
     return dev->threaded ? chm_thread_start(dev, err) : chm_dev_bring_up(dev, err);
 }
 
@@ -322,7 +322,8 @@ static void info_sizes(const struct chm_dev *dev, struct chm_info *out)
     out->prefaulted_bytes = atomic_load(&dev->memory.touched);
     out->prefault_ns = atomic_load(&dev->memory.touch_ns);
     out->huge_bytes = dev->memory.huge ? dev->memory.bytes : atomic_load(&dev->memory.collapsed);
-    out->link_rate = dev->link.rate;
+    out->link_rate = dev->link.read.rate * dev->link.rails;
+    out->link_write_rate = dev->link.write.rate * dev->link.rails;
     out->members = dev->map.members;
     out->stripe_bytes = dev->map.stripe_bytes;
 }

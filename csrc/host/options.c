@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "fw/policy.h"
+#include "host/link.h"
 #include "host/options.h"
+#include "media/sim_flash.h"
 #include "util/util.h"
 
 enum {
@@ -49,7 +51,9 @@ void chm_options_init(struct chm_options *o)
         .barrier_interval_ns = CHM_SECOND,
         .barrier_bytes = 512 * MIB,
         .poll_ns = 20000,
+        .link_rails = 1,
         .sim = {.capacity_bytes = 1024 * MIB,
+                .stripe_bytes = MIB,
                 .read_rate = 2000000000,
                 .write_rate = 2000000000,
                 .read_latency_ns = 80000,
@@ -101,12 +105,20 @@ static void fill_defaults(struct chm_options *o)
     FILL(barrier_interval_ns);
     FILL(barrier_bytes);
     FILL(poll_ns);
+    FILL(link_rails);
     FILL(sim.capacity_bytes);
     FILL(sim.read_rate);
     FILL(sim.write_rate);
     FILL(sim.barrier_ns);
+    FILL(sim.stripe_bytes);
+    if (o->sim.dies) {
+        chm_flash_defaults(&o->sim);
+    }
     FILL(pace.burst_bytes);
     FILL(fault.late_ns);
+    if (o->link_write_rate == 0) {
+        o->link_write_rate = o->link_rate;
+    }
     if (o->write_buffer_bytes == 0) {
         o->write_buffer_bytes = chm_max(o->dram_bytes / BUFFER_SHARE, BUFFER_MIN);
         o->write_buffer_bytes = chm_min(o->write_buffer_bytes, BUFFER_MAX);
@@ -166,6 +178,23 @@ static int check_bounds(const struct chm_options *o, struct chm_error *err)
     return 0;
 }
 
+static int check_link(const struct chm_options *o, struct chm_error *err)
+{
+    const uint32_t *j = o->link_jitter_ns;
+
+    if (o->link_rails > CHM_LINK_RAILS_MAX) {
+        return bad(err, "link_rails is %u: 1 or 2", o->link_rails);
+    }
+    if (o->link_rate == 0 && o->link_write_rate != 0) {
+        return bad(err, "link_write_rate without link_rate: give both, or none for no link");
+    }
+    if (j[0] > j[1] || j[1] > j[2] || j[2] > j[3]) {
+        return bad(err, "link_jitter_ns %u, %u, %u, %u: quantiles must not fall", j[0], j[1], j[2],
+                   j[3]);
+    }
+    return 0;
+}
+
 /* ---- policies */
 
 /* "a, b, c" of all names. */
@@ -218,6 +247,11 @@ static int check_lines(const struct chm_options *o, struct chm_error *err)
     return 0;
 }
 
+static int check_sim(const struct chm_options *o, struct chm_error *err)
+{
+    return strcmp(o->media, "sim") == 0 && o->sim.dies ? chm_flash_check(&o->sim, err) : 0;
+}
+
 static int check_paths(const struct chm_options *o, struct chm_error *err)
 {
     bool sim = strcmp(o->media, "sim") == 0;
@@ -229,6 +263,10 @@ static int check_paths(const struct chm_options *o, struct chm_error *err)
         return bad(err,
                    "the simulated medium has virtual time, which only a stepped device can follow: "
                    "thread = 0");
+    }
+    if (sim && (o->sim.stripe_bytes % CHM_PAGE_BYTES != 0 || o->sim.stripe_bytes > 1u << 30)) {
+        return bad(err, "sim.stripe_bytes is %u: a multiple of 4096, at most 1 GiB",
+                   o->sim.stripe_bytes);
     }
     for (uint32_t i = 0; !sim && i < o->npaths; i++) {
         if (!o->paths || !o->paths[i]) {
@@ -250,6 +288,8 @@ int chm_options_settle(const struct chm_options *given, struct chm_options *out,
     fill_defaults(out);
     rc = check_units(out, err);
     rc = rc < 0 ? rc : check_bounds(out, err);
+    rc = rc < 0 ? rc : check_link(out, err);
+    rc = rc < 0 ? rc : check_sim(out, err);
     rc = rc < 0 ? rc : check_names(out, err);
     rc = rc < 0 ? rc : check_lines(out, err);
     return rc < 0 ? rc : check_paths(out, err);
