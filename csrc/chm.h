@@ -82,6 +82,7 @@ struct chm_sim_options {
     uint64_t read_latency_ns;  /* default 80 us */
     uint64_t write_latency_ns; /* default 20 us */
     uint64_t barrier_ns;       /* default 1 ms */
+    uint32_t stripe_bytes;     /* stripe unit over several members; default 1 MiB */
     uint32_t no_contents;      /* 1: keep no bytes (TB-scale runs); reads leave memory as it is */
     uint32_t volatile_cache;   /* 1: writes need a barrier to survive chm_sim power cut */
 
@@ -536,6 +537,12 @@ int chm_stream_open(chm_dev *dev, const struct chm_range *objs, uint32_t n,
  * prefix); or the I/O error of that piece (final too).
  */
 int chm_stream_next(chm_stream *s, uint64_t timeout_ns, struct chm_piece *out);
+
+/* One look at each of n streams of one device, for programs that serve many consumers from one
+ * thread. status[i] is as of chm_stream_next without waiting, out[i] is filled where it is 0.
+ * Returns how many are. -EINVAL: a NULL, or streams of several devices. */
+int chm_stream_next_many(chm_stream *const *streams, uint32_t n, struct chm_piece *out,
+                         int32_t *status);
 
 /* Give a piece back; the next ones are issued into its place. Any order. */
 int chm_stream_release(chm_stream *s, uint64_t req);

@@ -169,6 +169,7 @@ static void update_pressing(struct chm_fw *fw)
     uint64_t oldest = chm_wbuf_oldest_ns(b);
     bool asked = flush_asked(fw);
 
+    fw->sched.asked = asked;
     /* Lines are written only when somebody asks. */
     if (fw->cache.replace) {
         fw->sched.pressing = asked;
@@ -203,7 +204,7 @@ static struct chm_flush_view flush_view(const struct chm_fw *fw)
         .flushes = s->flushes,
         .reads_wait = chm_sched_reads_wait(s),
         .pressing = s->pressing,
-        .asked = flush_asked(fw),
+        .asked = s->asked,
         .turn = s->turn,
     };
 }

@@ -46,9 +46,9 @@ struct chm_sched {
     struct chm_fio *fios;
     uint32_t fios_max;
     uint32_t reads, flushes, others; /* in flight or in the backlog */
-    bool pressing;
-    bool turn;             /* changes with every I/O that is picked */
-    uint64_t last_read_ns; /* when a read was last waiting or in flight */
+    bool pressing, asked;            /* as in flush.h, at the last look */
+    bool turn;                       /* changes with every I/O that is picked */
+    uint64_t last_read_ns;           /* when a read was last waiting or in flight */
 };
 
 /* Put a fetch that has holes to the queue it belongs on. */
