@@ -23,7 +23,7 @@ import numpy.typing as npt
 from chm._door import BUSY, Door
 from chm._ffi import NULL, ffi
 from chm._lease import Lease
-from chm.errors import Busy, WouldBlock, check, error_of
+from chm.errors import Busy, WouldBlock, check
 from chm.read import UNDECIDED
 from chm.request import issue_options
 
@@ -132,9 +132,9 @@ class Batch(Lease):
         args = (self._c_items, n, options, self._c_reqs, self._c_status)
         issued = door.quick.binding_issue_many(*args)
         if issued < 0:
-            if issued != BUSY:
-                raise error_of(issued, "issue")
-            issued = check(door.c.binding_issue_many(door.dev, *args), "issue")
+            if issued == BUSY:
+                issued = door.c.binding_issue_many(door.dev, *args)
+            door.check_staged(issued, "issue")
         self._all = issued == n
         self._n = n
         return self

@@ -67,7 +67,7 @@ def _issue_one(door: Door, addr: int, length: int, options: Any) -> int:
     item = ffi.new("struct chm_issue *", (addr, length))
     rc = door.c.issue(door.dev, item, 1, options)
     if rc != 1:
-        raise error_of(rc or item.status, f"prefetch of {length} bytes at {addr:#x}")
+        door.check_staged(rc or item.status, f"prefetch of {length} bytes at {addr:#x}")
     return int(item.req)
 
 
@@ -76,7 +76,7 @@ def _issue_again(door: Door, handle: int, addr: int, length: int) -> int:
     if handle == BUSY + (1 << 64):
         handle = door.c.binding_issue(door.dev, addr, length)
     if handle > HANDLE_MAX:
-        raise error_of(handle - (1 << 64), f"prefetch of {length} bytes at {addr:#x}")
+        door.check_staged(handle - (1 << 64), f"prefetch of {length} bytes at {addr:#x}")
     return handle
 
 
@@ -202,10 +202,13 @@ class Device:
         programs with a loop of their own.
         """
         door = self._door
-        door.drain()
+        if door.garbage or door.limbo:
+            door.drain()
+        if door.virtual:
+            return check(door.c.step(door.dev, until_ns), "step")
         while True:
             stop = until_ns
-            if stop and not door.virtual:
+            if stop:
                 stop = min(stop, door.now() + door.slice_ns)
             ended = check(door.c.step(door.dev, stop), "step")
             if ended or stop == until_ns:
@@ -263,7 +266,7 @@ class Device:
         door, n = self._door, len(pairs)
         items = ffi.new("struct chm_issue[]", [(addr, length) for addr, length in pairs])
         options = issue_options(nowait, not_before_ns, expire_s, queue_s)
-        check(door.c.issue(door.dev, items, n, options), "prefetch")
+        door.check_staged(door.c.issue(door.dev, items, n, options), "prefetch")
         return [
             error_of(item.status, f"prefetch of {length} bytes at {addr:#x}")
             if item.status
@@ -399,8 +402,10 @@ class Device:
 
         Never waits: WouldBlock if there is no room now. TooLarge above half the write buffer.
         """
-        self._door.drain()
-        return begin(self._door, addr, length)
+        door = self._door
+        if door.garbage:
+            door.drain()
+        return begin(door, addr, length)
 
     def write_begin_many(self, ranges: Iterable[Range]) -> list[Write | ChmError]:
         """The same for several, in order; a Write or an error for each."""

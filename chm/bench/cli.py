@@ -8,6 +8,7 @@ happens (F88). Exit codes: 0 done, 1 a run or a check failed, 2 wrong usage, 130
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -23,13 +24,15 @@ import chm
 from chm import units
 from chm.bench import doctor as doctor_module
 from chm.bench import jobs as job_files
+from chm.bench import selection
 from chm.bench.campaign import Output, conduct
 from chm.bench.models import MODELS, TOKENS_PER_BLOCK, block_bytes
-from chm.bench.options import FILE, SIZE, SWITCH, ConfigError, Option, options_of
+from chm.bench.options import FILE, SETTINGS, SIZE, SWITCH, ConfigError, Option, options_of
 from chm.bench.outcome import document, dumps
+from chm.bench.presets import preset
 from chm.bench.report import show_findings
 from chm.bench.runner import EXPECTED, EXPERIMENTS, Experiment, runs_of
-from chm.bench.sweep import write_text
+from chm.bench.sweep import emit
 from chm.bench.target import scratch_directory
 
 INTERRUPTED = 130
@@ -80,7 +83,10 @@ def _flag(option: Option) -> click.Option:
     """The flag of one option; its text is parsed where job files are parsed too."""
 
     def complete(*args: Any) -> list[CompletionItem]:
-        return [CompletionItem(c) for c in option.kind.choices if c.startswith(args[-1])]
+        words = option.kind.complete() if option.kind.complete else option.kind.choices
+        # The last item of a list, and the last name of items that are joined by +.
+        done = re.match(r".*[,+]|", args[-1])[0]  # type: ignore[index]
+        return [CompletionItem(done + c) for c in words if c.startswith(args[-1][len(done) :])]
 
     default = option.kind.show(option.default)
     file = option.kind is FILE
@@ -92,6 +98,7 @@ def _flag(option: Option) -> click.Option:
         metavar=option.kind.name,
         help=f"{option.help}  [{default}]" if default else option.help,
         type=click.Path() if file else str,
+        multiple=option.kind is SETTINGS,
         shell_complete=None if file else complete,
         **alone,
     )
@@ -145,7 +152,7 @@ def _output(values: dict[str, Any]) -> Output:
 def _experiment_command(e: Experiment, out: click.Option) -> click.Command:
     def callback(**values: Any) -> None:
         output = _output(values)
-        given = {k: v for k, v in values.items() if v is not None}
+        given = {k: " ".join(v) if isinstance(v, tuple) else v for k, v in values.items() if v}
         _conduct(lambda: runs_of(e.name, given), output)
 
     return click.Command(
@@ -217,6 +224,23 @@ def list_jobs(directory: Path | None) -> None:
     Console().print(table)
 
 
+cli.add_command(preset)
+
+
+@cli.group()
+def policy() -> None:
+    """Who decides: the policies that --policy of turns knows."""
+
+
+@policy.command("list")
+def list_policies() -> None:
+    """List seam, name and meaning of every policy."""
+    table = Table("decides", "name", "what it does")
+    for row in selection.rows():
+        table.add_row(*row)
+    Console().print(table)
+
+
 # ---------------------------------------------------------------------- facts
 
 
@@ -270,12 +294,3 @@ def doctor(path: Path | None, dram: str, json_: str | None) -> None:
         emit(dumps(doc), json_)
     if failed:
         raise click.exceptions.Exit(1)
-
-
-def emit(text: str, where: str) -> None:
-    """Write a document to a file, whole or not at all, or to standard output."""
-    if where == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_text(Path(where), text)
