@@ -356,7 +356,8 @@ int chm_prefetch_release(chm_req req);
 /* ------------------------------------------------------------------ demand reads */
 
 /* One read into memory of the caller. If buf, addr and len are multiples of chm_info.align_bytes
- * and CHM_PAGE_BYTES the drive writes into buf itself; else the bytes are copied. */
+ * and CHM_PAGE_BYTES the drive writes into buf itself; else bytes are copied: all of them, or of a
+ * long read whose addr and buf are equally far from such multiples those at its ends. */
 struct chm_read {
     uint64_t addr, len; /* any alignment */
     void *buf;

@@ -80,8 +80,7 @@ static int fetch_find_holes(struct chm_fw *fw, struct chm_fetch *f)
     return rc;
 }
 
-/* Copy the bytes of device range [start, end) to where the fetch wants them; src NULL: zeros. */
-static void fetch_put(struct chm_fetch *f, uint64_t start, uint64_t end, const uint8_t *src)
+void chm_fetch_put(struct chm_fetch *f, uint64_t start, uint64_t end, const uint8_t *src)
 {
     uint8_t *to;
 
@@ -117,7 +116,7 @@ static void fetch_copy_layer(struct chm_fw *fw, struct chm_fetch *f, uint8_t sta
         uint64_t to = chm_min(n->end, end);
 
         if (e->state == state) {
-            fetch_put(f, from, to, e->trim ? NULL : fw->memory + e->off + (from - n->start));
+            chm_fetch_put(f, from, to, e->trim ? NULL : fw->memory + e->off + (from - n->start));
             fw->stats.buffered_bytes += to - from;
         }
     }
@@ -147,6 +146,9 @@ int chm_fetch_begin(struct chm_fw *fw, struct chm_fetch *f)
         fetch_drop_holes(fw, f);
         return rc;
     }
+    if (f->shift > 0 && (!f->holes || f->holes->end - f->holes->start < f->len)) {
+        chm_shift_forget(f); /* what the write buffer gives would be in the way */
+    }
     fetch_copy_layer(fw, f, EXT_FLUSHING);
     fetch_copy_layer(fw, f, EXT_DIRTY);
     f->seq = ++fw->seq;
@@ -170,6 +172,7 @@ void chm_fetch_finish_all(struct chm_fw *fw)
 
         chm_list_remove(link);
         f->active = false;
+        chm_shift_end(fw, f);
         chm_tree_remove(&fw->reading, &f->range);
         chm_fetch_finished(fw, f);
     }
@@ -184,7 +187,7 @@ void chm_fetch_cancel(struct chm_fw *fw, struct chm_fetch *f, int32_t err)
     }
 }
 
-uint64_t chm_fetch_front(const struct chm_fetch *f)
+uint64_t chm_fetch_landed_to(const struct chm_fetch *f)
 {
     uint64_t at = f->addr + f->len;
 
@@ -194,6 +197,13 @@ uint64_t chm_fetch_front(const struct chm_fetch *f)
     if (f->inflight.next != &f->inflight) {
         at = chm_min(at, CHM_CONTAINER(f->inflight.next, struct chm_fio, link)->addr);
     }
+    return at;
+}
+
+uint64_t chm_fetch_front(const struct chm_fetch *f)
+{
+    uint64_t at = chm_fetch_landed_to(f);
+
     if (f->dest) {
         return at - f->addr;
     }
@@ -228,7 +238,7 @@ void chm_fetch_landed(struct chm_fw *fw, struct chm_fetch *f, struct chm_fio *fi
     }
     if (f->err == 0) {
         if (!f->dest) {
-            fetch_put(f, start, start + fio->unit_bytes, fw->memory + fio->bounce);
+            chm_shift_landed(fw, f, fio, start);
         }
         chm_fetch_moved(fw, f);
     }

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fw/shift.h"
 #include "util/list.h"
 #include "util/tree.h"
 
@@ -29,6 +30,13 @@ struct chm_fio;
 struct chm_hole {
     uint64_t start, end; /* device addresses */
     struct chm_hole *next;
+};
+
+/* Bounce pages that a demand read keeps (shift.h). */
+struct chm_tail {
+    uint64_t start; /* device address */
+    uint64_t bounce;
+    uint32_t len, bounce_bytes;
 };
 
 struct chm_fetch {
@@ -41,8 +49,12 @@ struct chm_fetch {
     uint8_t *dest;               /* where addr goes; NULL: by way of bounce pages to user */
     uint8_t *user;               /* bounced: where user_addr goes */
     uint64_t user_addr, user_len;
+    uint8_t *place; /* bounced but for an inner part: where in_start is read to (shift.h) */
+    uint64_t in_start, in_end, shift, moved;
+    struct chm_tail tail[CHM_SHIFT_TAILS];
+    uint32_t tails;
     uint64_t seq;   /* order of arrival among reads */
-    int32_t region; /* of dest */
+    int32_t region; /* of dest, or place */
     uint32_t ios;   /* in flight */
     int32_t err;    /* first error, -errno */
     bool demand;    /* for a demand read, else for a slot */
@@ -58,6 +70,10 @@ int chm_fetch_begin(struct chm_fw *fw, struct chm_fetch *f);
 void chm_fetch_cancel(struct chm_fw *fw, struct chm_fetch *f, int32_t err);
 /* Bytes there from the front (of user_addr if bounced). */
 uint64_t chm_fetch_front(const struct chm_fetch *f);
+/* Device address up to which nothing is left to be read. */
+uint64_t chm_fetch_landed_to(const struct chm_fetch *f);
+/* Copy the bytes of device range [start, end) to where the fetch wants them; src NULL: zeros. */
+void chm_fetch_put(struct chm_fetch *f, uint64_t start, uint64_t end, const uint8_t *src);
 /* Take up to `max` bytes off the first hole, as far as they lie in one piece on one member. */
 uint64_t chm_fetch_take(struct chm_fw *fw, struct chm_fetch *f, uint64_t max, uint64_t *addr);
 /* An I/O of it ended in full (or with f->err set). */

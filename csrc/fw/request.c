@@ -355,7 +355,8 @@ void chm_request_read(struct chm_fw *fw, struct chm_fwreq *req)
         f->user = buf;
         f->user_addr = addr;
         f->user_len = len;
-        fw->stats.demand_copied_bytes += len;
+        chm_shift_plan(fw, f);
+        fw->stats.demand_copied_bytes += f->shift ? len : len - (f->in_end - f->in_start);
     }
     req->state = REQ_READING;
     rc = chm_fetch_begin(fw, f);

@@ -68,11 +68,15 @@ static bool fio_bounce(struct chm_fw *fw, struct chm_fio *fio, uint64_t *want)
     return true;
 }
 
+void chm_sched_bounce_give(struct chm_fw *fw, uint64_t off, uint64_t bytes)
+{
+    chm_runs_give(&fw->bounce, (off - fw->bounce_base) / fw->granule, bytes / fw->granule);
+}
+
 static void fio_bounce_free(struct chm_fw *fw, struct chm_fio *fio)
 {
     if (fio->bounce != CHM_RUNS_NONE) {
-        chm_runs_give(&fw->bounce, (fio->bounce - fw->bounce_base) / fw->granule,
-                      fio->bounce_bytes / fw->granule);
+        chm_sched_bounce_give(fw, fio->bounce, fio->bounce_bytes);
         fio->bounce = CHM_RUNS_NONE;
     }
 }
@@ -82,8 +86,9 @@ static bool build_read(struct chm_fw *fw, struct chm_fio *fio, struct chm_fetch 
 {
     uint64_t max = fw->opts.read_unit, len;
     struct chm_spot spot;
+    uint8_t *to = chm_shift_target(f, &max);
 
-    if (!f->dest && !fio_bounce(fw, fio, &max)) {
+    if (!to && !fio_bounce(fw, fio, &max)) {
         return false;
     }
     len = chm_fetch_take(fw, f, max, &fio->addr);
@@ -95,8 +100,8 @@ static bool build_read(struct chm_fw *fw, struct chm_fio *fio, struct chm_fetch 
     fio->io.member = (uint16_t)spot.member;
     fio->io.off = spot.off;
     fio->io.len = (uint32_t)len;
-    fio->io.buf = f->dest ? f->dest + (fio->addr - f->addr) : fw->memory + fio->bounce;
-    fio->io.region = f->dest ? f->region : 0;
+    fio->io.buf = to ? to : fw->memory + fio->bounce;
+    fio->io.region = to ? f->region : 0;
     fio->unit_bytes = (uint32_t)len;
     chm_list_push(&f->inflight, &fio->link);
     f->ios++;

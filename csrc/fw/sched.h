@@ -51,6 +51,8 @@ struct chm_sched {
 void chm_sched_queue(struct chm_fw *fw, struct chm_fetch *f);
 /* Submit whatever may go now. */
 void chm_sched_run(struct chm_fw *fw);
+/* Give bounce pages back that an I/O took and its fetch kept. */
+void chm_sched_bounce_give(struct chm_fw *fw, uint64_t off, uint64_t bytes);
 /* The medium handed fio back. */
 void chm_sched_landed(struct chm_fw *fw, struct chm_fio *fio);
 /* A barrier on one member. False: no free I/O (cannot happen: they are set aside). */

@@ -128,7 +128,7 @@ def test_memory_of_a_read_nobody_waits_for_stays_alive(make) -> None:
 def test_f94_failed_reads_are_named(make) -> None:
     dev = make("sim", fault={"script": "4 read err 5"}, read_unit=MIB)
     data = fill(dev, 0, 8 * MIB, seed=4)
-    outs = [np.full(MIB, 0xEE, np.uint8) for _ in range(8)]
+    outs = [chm.aligned_empty(MIB) for _ in range(8)]  # so that each is one I/O
     results = dev.read_many([(i * MIB, outs[i]) for i in range(8)])
     for i, result in enumerate(results):
         if i == 4:
