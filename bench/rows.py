@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import statistics
 import sys
 from collections.abc import Sequence
@@ -14,11 +16,28 @@ from typing import Any
 TOP = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
 GIB = 1 << 30
+NEEDED = ("cffi", "click", "numpy", "psutil")
+TRIED = "CHM_BENCH_RESTARTED"  # set in the environment of the second start: there is no third
 
 
 def use_checkout() -> None:
-    """Import chm from this checkout, whatever else is installed."""
+    """Import chm from this checkout, whatever else is installed.
+
+    Where the packages it needs are missing, the script starts again in the checkout's .venv; call
+    this before importing any of them.
+    """
     sys.path.insert(0, str(TOP))
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if not missing:
+        return
+    python = TOP / ".venv" / "bin" / "python"
+    if TRIED not in os.environ and python.exists():
+        os.environ[TRIED] = "1"
+        os.execv(python, [str(python), *sys.argv])
+    sys.exit(
+        f"{sys.argv[0]}: {', '.join(missing)} cannot be imported by {sys.executable}: run "
+        "tools/setup, which makes .venv in the checkout, or use a Python that has them"
+    )
 
 
 def arguments(text: str | None, argv: Sequence[str] | None = None) -> argparse.Namespace:
