@@ -116,7 +116,7 @@ static void check_members(void)
     rig_close(&r);
 }
 
-/* ------------------------------------------------------------------ power cut */
+/* ------------------------------------------------------------------ power cut (F43) */
 
 static void cut(struct rig *r, uint64_t seed)
 {
