@@ -79,6 +79,8 @@ def _priority() -> Iterator[Figure]:
         row = f"priority.{medium}.demand"
         what = f"demand p99 over its bound, {words}"
         yield Figure(what, row, "over_bound_units", "<=", 0, "flush units")
+        field = "no_barriers_over_bound_units"
+        yield Figure(f"{what}, without barriers", row, field, "<=", 0, "flush units")
 
 
 def _link() -> Iterator[Figure]:

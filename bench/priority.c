@@ -34,7 +34,8 @@ struct load {
     const struct medium *medium;
     const struct bench_disk *disk; /* NULL: simulated */
     bool reads, demand, writes, fcfs;
-    double seconds; /* on the device's clock */
+    bool no_barriers; /* durable at the end only */
+    double seconds;   /* on the device's clock */
     uint64_t seed;
 };
 
@@ -61,6 +62,7 @@ static chm_dev *open_device(const struct load *l)
 
     bench_disk_options(l->disk ? l->disk : &NONE, &o, WINDOW, BUFFER);
     o.fcfs = l->fcfs;
+    o.durability = l->no_barriers ? CHM_DURABILITY_NONE : CHM_DURABILITY_PERIODIC;
     if (l->medium->sim) {
         o.media = "sim";
         o.sim.capacity_bytes = DISK + 2 * BENCH_MIB;
@@ -248,19 +250,25 @@ static void bandwidth(const struct load *base, const char *name)
 static void latency(const struct load *base, const char *name)
 {
     struct load l = *base;
-    struct result alone, both, fcfs;
+    struct result alone, both, bare, fcfs;
     double unit_ms = (double)UNIT / (double)base->medium->rate * 1e3;
 
     l.reads = l.demand = true;
     alone = run_load(&l);
     l.writes = true;
     both = run_load(&l);
+    l.no_barriers = true;
+    bare = run_load(&l);
+    l.no_barriers = false;
     l.fcfs = true;
     fcfs = run_load(&l);
     bench_row(name);
     bench_num("p99_ms_alone", alone.p99_ms);
     bench_num("p99_ms", both.p99_ms);
     bench_num("fcfs_p99_ms", fcfs.p99_ms);
+    bench_num("no_barriers_p99_ms", bare.p99_ms);
+    bench_num("no_barriers_over_bound_units",
+              (bare.p99_ms - alone.p99_ms) / unit_ms - bare.flush_at_read_p99);
     bench_num("unit_ms", unit_ms);
     bench_num("flush_units_at_arrival_p99", both.flush_at_read_p99);
     bench_num("flush_units_at_arrival_max", both.flush_at_read_max);

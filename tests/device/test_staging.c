@@ -540,6 +540,45 @@ static void check_share_when_full(void)
     rig_close(&r);
 }
 
+/* A consumer that waits in order while a later request of its own keeps the space that an earlier
+ * one needs: bounded by queue_ns, and then it goes on. A stream has space of its own and is never
+ * in that place. */
+static void check_share_past_head(void)
+{
+    struct chm_issue_options patient = {.queue_ns = 2ull * CHM_SECOND};
+    struct chm_range ranges[3] = {{0}, {.addr = 4 * MIB, .len = 2 * MIB}, {0}};
+    struct rig r;
+    chm_stream *stream;
+    struct chm_piece piece;
+    uint64_t all, head, twins[100], begin, n;
+
+    rig_sim(&r);
+    rig_open(&r);
+    n = ranges[0].len = ranges[2].len = r.info.window_bytes;
+    all = rig_issue(&r, 0, n);
+    CHECK_IS(chm_wait(r.dev, all, LONG), 0);
+    begin = chm_now(r.dev);
+    head = rig_issue_with(&r, 4 * MIB, 2 * MIB, &patient).req;
+    for (size_t i = 0; i < CHM_COUNT(twins); i++) { /* sharing takes no space: not an overtaking */
+        twins[i] = rig_issue(&r, 0, n);
+        CHECK(has_space(&r, twins[i]));
+    }
+    CHECK_EQ(rig_stats(&r)->overtakes, 0);
+    CHECK_IS(chm_release(r.dev, all), 0);
+    CHECK_IS(chm_wait(r.dev, head, LONG), -ETIME);
+    CHECK_EQ(chm_now(r.dev), begin + patient.queue_ns);
+    CHECK_IS(chm_release(r.dev, head), 0);
+    CHECK_IS(chm_wait(r.dev, twins[0], LONG), 0);
+    CHECK_IS(chm_release_many(r.dev, twins, CHM_COUNT(twins), NULL), CHM_COUNT(twins));
+    CHECK_IS(chm_stream_open(r.dev, ranges, CHM_COUNT(ranges), NULL, &stream), 0);
+    while (chm_stream_next(stream, LONG, &piece) == 0) {
+        CHECK_IS(chm_stream_release(stream, piece.req), 0);
+    }
+    CHECK_IS(chm_stream_next(stream, LONG, &piece), -ENODATA);
+    CHECK_IS(chm_stream_close(stream), 0);
+    rig_close(&r);
+}
+
 /* 10,000 objects against a window of a dozen (F28): bounded, in order, none lost. */
 static void check_many(void)
 {
@@ -748,6 +787,7 @@ int main(void)
     check_queue_order();
     check_overtaking();
     check_share_when_full();
+    check_share_past_head();
     check_many();
     check_queue_time();
     check_expiry();
