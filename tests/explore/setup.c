@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* setup.c - a small device whose every option comes from the seed (explore.h). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "explore/explore.h"
+
+static uint64_t pick(uint64_t *rng, uint64_t below)
+{
+    return chm_random(rng) % below;
+}
+
+/* A power of two times unit. */
+static uint64_t pick_size(uint64_t *rng, uint64_t unit, uint64_t steps)
+{
+    return unit << pick(rng, steps);
+}
+
+static void choose_medium(struct run *r, uint64_t *rng)
+{
+    struct chm_options *o = &r->opt;
+    uint32_t flags = r->c->plan->flags;
+    bool odd = pick(rng, 8) == 0;
+
+    o->npaths = 1 + (uint32_t)pick(rng, MEMBERS_MAX);
+    o->sim.capacity_bytes = 2 * MIB;
+    o->sim.read_rate = pick_size(rng, 50000000, 7);
+    o->sim.write_rate = pick_size(rng, 50000000, 7);
+    o->sim.read_latency_ns = 1 + pick_size(rng, 5 * US, 6);
+    o->sim.write_latency_ns = 1 + pick_size(rng, 5 * US, 8);
+    o->sim.barrier_ns = 1 + pick_size(rng, 20 * US, 8);
+    o->sim.volatile_cache = pick(rng, 2) || (flags & PLAN_VOLATILE);
+    /* Blocks below a page: not where a page may be half written without anybody's fault. */
+    o->force_align = odd && flags <= PLAN_ERRORS && !r->files ? 512 : 0;
+}
+
+static void choose_sizes(struct run *r, uint64_t *rng)
+{
+    struct chm_options *o = &r->opt;
+
+    o->write_buffer_bytes = pick_size(rng, 64 * KIB, 2);
+    o->dram_bytes = o->write_buffer_bytes + pick_size(rng, 128 * KIB, 2);
+    o->requests_max = (uint32_t)(r->c->agree ? 64 : 8 + pick(rng, 40));
+    o->writes_max = (uint32_t)(4 + pick(rng, 40));
+    o->read_unit = (uint32_t)pick_size(rng, 4 * KIB, 6);
+    o->flush_unit = (uint32_t)pick_size(rng, 4 * KIB, 6);
+    o->read_depth = 1 + (uint32_t)pick(rng, 16);
+    o->read_depth_pressed = 1 + (uint32_t)pick(rng, 8);
+    o->flush_depth = 1 + (uint32_t)pick(rng, 6);
+    o->flush_depth_reads = 1 + (uint32_t)pick(rng, 3);
+}
+
+static void choose_policy(struct run *r, uint64_t *rng)
+{
+    struct chm_options *o = &r->opt;
+
+    o->flush_low_percent = 1 + (uint32_t)pick(rng, 50);
+    o->flush_high_percent = o->flush_low_percent + (uint32_t)pick(rng, 50);
+    o->flush_age_ns = 1 + pick_size(rng, 50 * US, 10);
+    o->flush_idle_ns = 1 + pick_size(rng, 10 * US, 10);
+    o->fcfs = pick(rng, 5) == 0;
+    o->durability = (uint32_t)pick(rng, 3);
+    o->barrier_interval_ns = 1 + pick_size(rng, 100 * US, 8);
+    o->barrier_bytes = pick_size(rng, 16 * KIB, 6);
+    if (r->c->plan->flags & PLAN_HANGS && o->durability == CHM_DURABILITY_STRICT) {
+        o->durability = CHM_DURABILITY_PERIODIC; /* a strict commit waits for its drive, however
+                                                    long that takes: it has no timeout */
+    }
+    if (pick(rng, 4) == 0 && !r->files) {
+        o->link_rate = pick_size(rng, 100000000, 6);
+        o->link_latency_ns = pick(rng, 3 * US);
+    }
+}
+
+/* What a file needs beside its options: a name, and a header in it. */
+static void make_files(struct run *r)
+{
+    struct chm_format_options f;
+    struct chm_error err;
+
+    chm_format_options_init(&f);
+    f.paths = r->paths;
+    f.npaths = r->opt.npaths;
+    f.capacity_bytes = (uint64_t)r->opt.npaths * MIB;
+    f.force = 1;
+    for (uint32_t i = 0; i < r->opt.npaths; i++) {
+        snprintf(r->path[i], sizeof(r->path[i]), "%.200s/member%u-%d", r->c->folder, i,
+                 (int)getpid());
+        r->paths[i] = r->path[i];
+    }
+    if (chm_format(&f, &err) != 0) {
+        fprintf(stderr, "explore: cannot make files in %s: %s\n", r->c->folder, err.text);
+        exit(2);
+    }
+    r->opt.paths = r->paths;
+}
+
+void setup_options(struct run *r)
+{
+    uint64_t rng = r->c->seed ^ UINT64_C(0x0B7);
+
+    chm_options_init(&r->opt);
+    r->files = strcmp(r->c->media, "sim") != 0;
+    r->opt.media = r->c->media;
+    r->opt.huge_pages = 1;
+    r->opt.prefault = 2;
+    r->opt.poison = 1;
+    choose_medium(r, &rng);
+    choose_sizes(r, &rng);
+    choose_policy(r, &rng);
+    r->with_space = pick(&rng, 2) == 0;
+    if (plan_script(r->c, r->script, sizeof(r->script)) > 0) {
+        r->opt.fault.script = r->script;
+    }
+    if (r->files) {
+        make_files(r);
+    }
+}
+
+bool setup_open(struct run *r)
+{
+    struct chm_error err = {0};
+    int rc = chm_open(&r->opt, &r->dev, &err);
+
+    if (rc == -EOPNOTSUPP && r->files) {
+        return false; /* no io_uring, or no direct I/O in this folder */
+    }
+    if (rc != 0) {
+        run_fail(r, "open", "open: %d, %s", rc, err.text);
+    }
+    chm_info(r->dev, &r->info);
+    r->pages = r->info.capacity_bytes / PAGE;
+    r->space_base = (r->pages - SPACE_PAGES) * PAGE;
+    if (!r->files) {
+        probe_attach(r);
+    }
+    object_open_space(r);
+    return true;
+}
+
+/* After -ETIMEDOUT the device keeps what the drive might still write to. No simulated drive does
+ * once it is closed, so that it can be given back here, where thousands of devices are opened. */
+static void free_kept(struct chm_fw *fw, struct chm_regions *regions, uint8_t *memory,
+                      uint64_t bytes, int fd)
+{
+    munmap(memory, bytes);
+    close(fd);
+    chm_fw_free(fw);
+    free(regions);
+}
+
+int setup_close(struct run *r)
+{
+    struct chm_dev *dev = r->dev;
+    struct chm_fw *fw = dev->fw;
+    struct chm_regions *regions = dev->regions;
+    uint8_t *memory = dev->memory.base;
+    uint64_t bytes = dev->memory.bytes;
+    int rc, fd = dev->memory.fd;
+
+    if (r->space) {
+        rc = chm_space_close(r->space);
+        if (rc != 0) {
+            run_fail(r, "leak", "closing the space: %d", rc);
+        }
+        r->space = NULL;
+    }
+    rc = chm_close(dev, LONG_NS);
+    r->dev = NULL;
+    if (rc == -ETIMEDOUT && !r->files) {
+        free_kept(fw, regions, memory, bytes, fd);
+    }
+    return rc;
+}
+
+/* The medium, and files, are of no more use. */
+void setup_discard(struct run *r)
+{
+    if (r->sim) {
+        chm_medium_close(r->sim, 0);
+        r->sim = NULL;
+    }
+    for (uint32_t i = 0; r->files && i < r->opt.npaths; i++) {
+        unlink(r->path[i]);
+    }
+}
