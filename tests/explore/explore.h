@@ -309,6 +309,8 @@ void op_look(struct run *r);
 void op_release(struct run *r);
 void op_reap(struct run *r);
 void stage_end_all(struct run *r);
+/* All but those that have expired, which hold nothing. */
+void stage_end_unexpired(struct run *r);
 
 /* op_read.c */
 void op_read(struct run *r);

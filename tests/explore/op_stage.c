@@ -46,13 +46,14 @@ static struct chm_issue_options choose_options(struct run *r)
     return o;
 }
 
-static void issued(struct run *r, struct op_request *q, const struct chm_issue *item)
+/* What is looked at never expires, so those that may are left alone. */
+static void issued(struct run *r, struct op_request *q, const struct chm_issue *item, bool expires)
 {
     struct chm_view view;
 
     q->id = item->req;
     q->live = item->status == 0;
-    if (q->live && !r->cut && chm_view(r->dev, q->id, &view) == 0) {
+    if (q->live && !r->cut && !expires && chm_view(r->dev, q->id, &view) == 0) {
         q->placed = true;
         q->span.to = q->span.from;
     }
@@ -80,7 +81,7 @@ void op_issue(struct run *r)
         !run_error_allowed(r, item.status)) {
         run_fail(r, "status", "issue: %d", item.status);
     }
-    issued(r, q, &item);
+    issued(r, q, &item, o.expire_ns != 0);
 }
 
 /* ------------------------------------------------------------------ look */
@@ -236,6 +237,15 @@ void stage_end_all(struct run *r)
 {
     for (int i = 0; i < REQS; i++) {
         if (r->req[i].live) {
+            release(r, &r->req[i]);
+        }
+    }
+}
+
+void stage_end_unexpired(struct run *r)
+{
+    for (int i = 0; i < REQS; i++) {
+        if (r->req[i].live && chm_wait(r->dev, r->req[i].id, 0) != -ETIME) {
             release(r, &r->req[i]);
         }
     }

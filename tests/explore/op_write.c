@@ -122,6 +122,16 @@ static uint64_t pages_max(const struct run *r)
     return chm_min(max, IO_PAGES_MAX);
 }
 
+/* Now and then where a request shows older bytes: it must go on doing so, and the next one not. */
+static void aim(struct run *r, struct chm_write *w)
+{
+    const struct op_request *q = &r->req[run_random(r, REQS)];
+
+    if (run_random(r, 3) == 0 && q->live && !r->c->agree && q->addr + w->len <= r->space_base) {
+        w->addr = q->addr;
+    }
+}
+
 void op_write(struct run *r)
 {
     uint32_t n = r->c->agree ? 1 : 1 + (uint32_t)run_random(r, BATCH);
@@ -132,6 +142,7 @@ void op_write(struct run *r)
         struct op_write *w = x[got] = &made[got];
         *w = (struct op_write){.seed = run_random(r, UINT64_MAX) | 1};
         ops_range(r, n == 1 ? pages_max(r) : pages_max(r) / 3, &w->w.addr, &w->w.len);
+        aim(r, &w->w);
         if (begin(r, &w->w)) {
             got++;
         } else {

@@ -294,7 +294,7 @@ static void finish(struct run *r)
     run_say(r, " end:");
     stream_end_all(r);
     object_end_all(r);
-    stage_end_all(r);
+    stage_end_unexpired(r);
     read_end_all(r);
     write_end_all(r);
     rc = r->cut ? 0 : write_flush(r, LONG_NS);
@@ -305,6 +305,9 @@ static void finish(struct run *r)
         rc = chm_quiesce(r->dev, LONG_NS);
         check(r, rc == 0 || r->cut, "hang", "the device does not come to rest");
     }
+    check(r, r->cut || hangs || r->dev->fw->window.used_bytes == 0, "leak",
+          "what has expired holds window space");
+    stage_end_all(r);
     if (!r->cut && !hangs) {
         check_idle(r, true);
     }
