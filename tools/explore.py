@@ -24,7 +24,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 TOP = Path(__file__).resolve().parent.parent
-POLICIES = ["window"]
 CHUNK = 200  # seeds of one call of the engine; fewer where each is run once per write
 CHUNK_CUTS = 25
 OPS_CUTS = 40  # a stream that is cut at every write is run that often, so it is shorter
@@ -44,7 +43,7 @@ class Count:
 
 @dataclass
 class Sweep:
-    """Seeds from `first` on, `seeds` of them for each plan and policy, or as long as it may take."""
+    """Seeds from `first` on: `seeds` of them for each plan and policy, or for `seconds`."""
 
     engine: Engine
     cases: list[tuple[Plan, Case]]
@@ -58,7 +57,7 @@ class Sweep:
     def tasks(self) -> Iterator[tuple[Case, int]]:
         """Chunks of seeds, all plans in turn."""
         end = self.first + self.seeds if not self.seconds else sys.maxsize
-        at = {n: self.first for n in range(len(self.cases))}
+        at = dict.fromkeys(range(len(self.cases)), self.first)
         while at:
             for n in list(at):
                 plan, case = self.cases[n]

@@ -8,6 +8,7 @@ is all that it takes to see a finding again.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,14 @@ from typing import Any
 FOUND = 1
 OPS_MAX = 250  # of one stream, as in explore.h
 LIMIT_S = 600.0  # of one call of the engine; each run in it has a limit of its own
+
+
+def _environment() -> dict[str, str]:
+    """Without what tools/test preloads into Python."""
+    kept = dict(os.environ)
+    for name in ("LD_PRELOAD", "ASAN_OPTIONS"):
+        kept.pop(name, None)
+    return kept
 
 
 class EngineError(Exception):
@@ -99,6 +108,7 @@ class Engine:
             text=True,
             errors="replace",
             timeout=LIMIT_S,
+            env=_environment(),
         )
         if run.returncode not in (0, FOUND):
             raise EngineError(run.stderr.strip() or f"the engine ended with {run.returncode}")
@@ -163,13 +173,13 @@ def _finding(row: dict[str, Any], case: Case, stderr: str) -> Finding:
     return Finding(row["found"], text, case, row["op"], row["doing"])
 
 
-def build(top: Path, jobs: int = 2) -> Path:
-    """Build the engine of a source tree with make; its path."""
-    command = ["make", "--silent", f"-j{jobs}", "-C", str(top / "csrc"), "explore"]
-    run = subprocess.run(command, capture_output=True, text=True)
+def build(top: Path, sanitizer: str = "") -> Path:
+    """Build the engine of a source tree with make; its path. sanitizer: "", address or thread."""
+    command = ["make", "--silent", "-j2", "-C", str(top / "csrc"), f"SAN={sanitizer}", "explore"]
+    run = subprocess.run(command, capture_output=True, text=True, env=_environment())
     if run.returncode != 0:
         raise EngineError(f"the engine does not build:\n{run.stdout}{run.stderr}")
-    return top / "build" / "c" / "plain" / "tests" / "explore" / "engine"
+    return top / "build" / "c" / (sanitizer or "plain") / "tests" / "explore" / "engine"
 
 
 # ------------------------------------------------------------------------------------ shrinking

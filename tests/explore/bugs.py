@@ -90,8 +90,8 @@ BUGS = [
     Bug(
         "lost bytes read as what the drive has",
         "fw/fetch.c",
-        "if (CHM_CONTAINER(n, struct chm_ext, range)->state == EXT_LOST) {\n            return -EIO;",
-        "if (CHM_CONTAINER(n, struct chm_ext, range)->state == EXT_LOST) {\n            continue;",
+        "range)->state == EXT_LOST) {\n            return -EIO;",
+        "range)->state == EXT_LOST) {\n            continue;",
     ),
     Bug(
         "progress runs ahead of the bytes",
