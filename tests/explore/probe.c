@@ -60,17 +60,21 @@ static void drive_changed(struct run *r, const struct chm_io *io)
     }
 }
 
-/* The firmware is told that the drive has these bytes. */
+/* The firmware is told that the drive has these bytes. A lie is over when the drive has the newest
+ * ones: a line cache may read what an old lie left there, and write that back honestly. */
 static void drive_told(struct run *r, const struct chm_io *io)
 {
     uint64_t len = changed_bytes(io);
 
     for (uint64_t at = chm_round_up(io->off, PAGE) - io->off; at + PAGE <= len; at += PAGE) {
         struct page *pg = &r->model.page[page_of(r, io->member, io->off + at)];
-        if (pg->lied) {
+        uint64_t word = first_word(io, at);
+        if (pg->drive != word) {
+            pg->lied = true;
+        } else if (pg->lied && word == r->model.versions[pg->newest].key) {
+            pg->lied = false;
             pg->lied_until = r->model.changes;
         }
-        pg->lied = pg->drive != first_word(io, at);
     }
 }
 

@@ -52,15 +52,28 @@ static void choose_sizes(struct run *r, uint64_t *rng)
     o->flush_depth_reads = 1 + (uint32_t)pick(rng, 3);
 }
 
+/* Of the line cache; the window has none of these. */
+static void choose_lines(struct run *r, uint64_t *rng)
+{
+    struct chm_options *o = &r->opt;
+
+    o->policy = r->c->policy;
+    o->line_bytes = (uint32_t)pick_size(rng, 4 * KIB, 4);
+    o->ways = (uint32_t)pick(rng, o->line_bytes > 16 * KIB ? 3 : 5);
+    o->line_fills = 1 + (uint32_t)pick(rng, 8);
+    o->effective_percent = pick(rng, 3) ? 100 : 60 + (uint32_t)pick(rng, 40);
+    o->fill_on_write = (uint32_t)pick(rng, 2);
+}
+
 static void choose_policy(struct run *r, uint64_t *rng)
 {
+    static const char *const flush_policies[] = {"read-first", "read-first", "fcfs", "idle-only"};
     struct chm_options *o = &r->opt;
 
     o->flush_low_percent = 1 + (uint32_t)pick(rng, 50);
     o->flush_high_percent = o->flush_low_percent + (uint32_t)pick(rng, 50);
     o->flush_age_ns = 1 + pick_size(rng, 50 * US, 10);
     o->flush_idle_ns = 1 + pick_size(rng, 10 * US, 10);
-    o->fcfs = pick(rng, 5) == 0;
     o->durability = (uint32_t)pick(rng, 3);
     o->barrier_interval_ns = 1 + pick_size(rng, 100 * US, 8);
     o->barrier_bytes = pick_size(rng, 16 * KIB, 6);
@@ -68,6 +81,7 @@ static void choose_policy(struct run *r, uint64_t *rng)
         o->durability = CHM_DURABILITY_PERIODIC; /* a strict commit waits for its drive, however
                                                     long that takes: it has no timeout */
     }
+    o->flush_policy = flush_policies[pick(rng, CHM_COUNT(flush_policies))];
     if (pick(rng, 4) == 0 && !r->files) {
         o->link_rate = pick_size(rng, 100000000, 6);
         o->link_latency_ns = pick(rng, 3 * US);
@@ -110,6 +124,7 @@ void setup_options(struct run *r)
     choose_medium(r, &rng);
     choose_sizes(r, &rng);
     choose_policy(r, &rng);
+    choose_lines(r, &rng);
     r->with_space = pick(&rng, 2) == 0;
     if (plan_script(r->c, r->script, sizeof(r->script)) > 0) {
         r->opt.fault.script = r->script;
