@@ -136,7 +136,7 @@ void model_set(struct model *m, uint64_t page, uint64_t key, uint32_t bytes);
 bool model_matches(const struct model *m, const uint8_t *p, uint64_t addr, uint64_t len,
                    struct span span);
 /* May the whole page read like this when somebody new looks at the drive? Then it is what it reads
- * as now. After a power cut it also survives the next one; else its drive may still only cache it. */
+ * as now. After a power cut it also survives the next one; else the drive may only cache it. */
 bool model_rebase(struct model *m, uint64_t page, const uint8_t *p, bool cut);
 /* The version at p, for messages: writes a name such as "change 12 (current)" to text. */
 void model_describe(const struct model *m, uint64_t page, const uint8_t *p, char *text,

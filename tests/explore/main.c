@@ -201,6 +201,16 @@ static void list_plans(void)
     exit(0);
 }
 
+static const char *policy_named(const char *name)
+{
+    for (uint32_t i = 0; chm_policy_name(i); i++) {
+        if (strcmp(chm_policy_name(i), name) == 0) {
+            return name;
+        }
+    }
+    usage("no such policy: ", name);
+}
+
 static void set_option(struct sweep *s, int option, char *value)
 {
     uint64_t number = value ? strtoull(value, NULL, 10) : 0;
@@ -222,7 +232,7 @@ static void set_option(struct sweep *s, int option, char *value)
         set_media(s, value);
         break;
     case 'y':
-        s->c.policy = value;
+        s->c.policy = policy_named(value);
         break;
     case 'd':
         s->c.folder = value;

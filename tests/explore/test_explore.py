@@ -86,6 +86,15 @@ def test_promises_hold(engine: Engine, plan: str) -> None:
     expect_nothing(engine, Case(1, plan, length(plan)), seeds // 4 if SANITIZER else seeds)
 
 
+@pytest.mark.parametrize("policy", ["lru", "fifo", "clock"])
+@pytest.mark.parametrize("plan", ["none", "mixed", "never", "cut-cache", "cut-mixed"])
+def test_line_caches_hold(engine: Engine, plan: str, policy: str) -> None:
+    """The same promises, without what has no meaning there: nothing can be prefetched."""
+    seeds = 5 if length(plan) == OPS_CUTS else 30
+    case = Case(1, plan, length(plan), policy)
+    expect_nothing(engine, case, seeds // 2 if SANITIZER else seeds)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_promises_hold_long(engine: Engine, plan: str) -> None:
