@@ -146,7 +146,7 @@ static void range_below(struct run *r, uint64_t pages, uint64_t max, uint64_t *a
         at = border - 8 + run_random(r, 12); /* the end of the first stripe unit */
         break;
     default:
-        at = run_random(r, 20);
+        at = run_random(r, 14);
     }
     *addr = chm_min(at, pages - n) * PAGE;
     *len = n * PAGE;

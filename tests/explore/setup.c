@@ -40,7 +40,7 @@ static void choose_sizes(struct run *r, uint64_t *rng)
 {
     struct chm_options *o = &r->opt;
 
-    o->write_buffer_bytes = pick_size(rng, 64 * KIB, 2);
+    o->write_buffer_bytes = pick_size(rng, 32 * KIB, 3);
     o->dram_bytes = o->write_buffer_bytes + pick_size(rng, 128 * KIB, 2);
     o->requests_max = (uint32_t)(r->c->agree ? 64 : 8 + pick(rng, 40));
     o->writes_max = (uint32_t)(4 + pick(rng, 40));
@@ -69,6 +69,7 @@ static void choose_policy(struct run *r, uint64_t *rng)
 {
     static const char *const flush_policies[] = {"read-first", "read-first", "fcfs", "idle-only"};
     struct chm_options *o = &r->opt;
+    uint64_t link_rate;
 
     o->flush_low_percent = 1 + (uint32_t)pick(rng, 50);
     o->flush_high_percent = o->flush_low_percent + (uint32_t)pick(rng, 50);
@@ -82,10 +83,9 @@ static void choose_policy(struct run *r, uint64_t *rng)
                                                     long that takes: it has no timeout */
     }
     o->flush_policy = flush_policies[pick(rng, CHM_COUNT(flush_policies))];
-    if (pick(rng, 4) == 0 && !r->files) {
-        o->link_rate = pick_size(rng, 100000000, 6);
-        o->link_latency_ns = pick(rng, 3 * US);
-    }
+    link_rate = pick(rng, 4) ? 0 : pick_size(rng, 100000000, 6);
+    o->link_rate = r->files ? 0 : link_rate; /* what is drawn is the same on all media */
+    o->link_latency_ns = pick(rng, 3 * US);
 }
 
 /* What a file needs beside its options: a name, and a header in it. */
