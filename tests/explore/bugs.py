@@ -48,7 +48,7 @@ BUGS = [
     Bug(
         "the barrier covers what is not written yet",
         "fw/durable.c",
-        "    d->covers = chm_wbuf_settled(&fw->wbuf);\n    d->settled_bytes = 0;",
+        "    d->covers = settled_now(fw);\n    d->settled_bytes = 0;",
         "    d->covers = fw->wbuf.seq;\n    d->settled_bytes = 0;",
     ),
     Bug(

@@ -78,10 +78,6 @@ static void choose_policy(struct run *r, uint64_t *rng)
     o->durability = (uint32_t)pick(rng, 3);
     o->barrier_interval_ns = 1 + pick_size(rng, 100 * US, 8);
     o->barrier_bytes = pick_size(rng, 16 * KIB, 6);
-    if (r->c->plan->flags & PLAN_HANGS && o->durability == CHM_DURABILITY_STRICT) {
-        o->durability = CHM_DURABILITY_PERIODIC; /* a strict commit waits for its drive, however
-                                                    long that takes: it has no timeout */
-    }
     o->flush_policy = flush_policies[pick(rng, CHM_COUNT(flush_policies))];
     link_rate = pick(rng, 4) ? 0 : pick_size(rng, 100000000, 6);
     o->link_rate = r->files ? 0 : link_rate; /* what is drawn is the same on all media */
