@@ -179,6 +179,10 @@ static void exec_stats(struct chm_fw *fw, struct chm_fwreq *req)
     s->cache_dirty_lines = fw->cache.dirty_lines;
     s->cache_lines = fw->cache.lines_max;
     s->cache_sets = fw->cache.sets_max;
+    if (fw->medium->caps.events) {
+        s->sim_ios = fw->medium->caps.events->ios;
+        s->sim_digest = fw->medium->caps.events->digest;
+    }
     memcpy((void *)(uintptr_t)req->cmd.ptr, s, sizeof(*s));
     chm_fwreq_end(fw, req, 0);
 }

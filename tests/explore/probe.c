@@ -224,6 +224,7 @@ void probe_attach(struct run *r)
     probe_over(&r->below, r->sim, &below_ops, r);
     if (faults) {
         wrap->inner = &r->below.m;
+        wrap->m.caps.events = r->sim->caps.events; /* those of the fresh one are gone with it */
     }
     probe_over(&r->above, faults ? top : &r->below.m, &above_ops, r);
     r->dev->medium = &r->above.m;

@@ -36,6 +36,25 @@ static void choose_medium(struct run *r, uint64_t *rng)
     o->force_align = odd && flags <= PLAN_ERRORS && !r->files ? 512 : 0;
 }
 
+/* Now and then the members are flash drives, with a cache that acknowledges before it programs. */
+static void choose_flash(struct run *r, uint64_t *rng)
+{
+    struct chm_sim_options *s = &r->opt.sim;
+
+    s->dies = pick(rng, 3) ? 0 : (uint32_t)pick_size(rng, 1, 4);
+    s->planes = 1 + (uint32_t)pick(rng, 2);
+    s->page_bytes = (uint32_t)pick_size(rng, 4 * KIB, 3);
+    s->block_pages = 1 + (uint32_t)pick(rng, 16);
+    s->program_ns = 1 + pick_size(rng, 20 * US, 6);
+    s->erase_ns = pick(rng, 2) ? pick_size(rng, 100 * US, 5) : 0;
+    s->suspend_ns = pick(rng, 2) ? pick(rng, 50 * US) : 0;
+    s->cache_bytes = pick(rng, 2) ? pick_size(rng, 32 * KIB, 4) : 0;
+    s->command_ns = pick(rng, 10 * US);
+    s->software_ns = pick(rng, 4) ? 0 : pick(rng, 20 * US);
+    s->dram_rate = pick(rng, 4) ? 0 : pick_size(rng, 200000000, 5);
+    s->seed = r->c->seed;
+}
+
 static void choose_sizes(struct run *r, uint64_t *rng)
 {
     struct chm_options *o = &r->opt;
@@ -121,6 +140,7 @@ void setup_options(struct run *r)
     choose_sizes(r, &rng);
     choose_policy(r, &rng);
     choose_lines(r, &rng);
+    choose_flash(r, &rng);
     r->with_space = pick(&rng, 2) == 0;
     if (plan_script(r->c, r->script, sizeof(r->script)) > 0) {
         r->opt.fault.script = r->script;
