@@ -479,8 +479,9 @@ int chm_write_begin(chm_dev *dev, struct chm_write *items, uint32_t n);
 
 /*
  * The bytes are in place: make them what the address reads as, now, and drive contents later. With
- * CHM_DURABILITY_STRICT returns when they are durable (-EIO if they could not be written). With a
- * host link the bytes travel first: the call ends when the last of the batch is on the device.
+ * CHM_DURABILITY_STRICT returns when they are durable (-EIO if they could not be written;
+ * -ETIMEDOUT in virtual time, where it shows that they never will be). With a host link the bytes
+ * travel first: the call ends when the last of the batch is on the device.
  * After commit or abort data must not be touched.
  */
 int chm_write_commit(chm_dev *dev, const uint64_t *ids, uint32_t n, int32_t *status);

@@ -289,6 +289,7 @@ static int reap(struct chm_fw *fw, uint64_t deadline_ns)
     struct chm_io *done[REAP_MAX];
     int n = chm_medium_reap(fw->medium, done, REAP_MAX, deadline_ns);
 
+    fw->in_vain = n == 0 && deadline_ns == CHM_FOREVER_NS;
     chm_fw_tick(fw);
     if (n < 0) {
         fw->dead = n;
@@ -317,6 +318,7 @@ int chm_fw_step(struct chm_fw *fw, uint64_t until_ns)
     int n;
 
     fw->stats.steps++;
+    fw->in_vain = false;
     chm_fw_tick(fw);
     settle(fw);
     n = reap_once(fw, until_ns);
@@ -329,7 +331,7 @@ int chm_fw_step(struct chm_fw *fw, uint64_t until_ns)
 
 bool chm_fw_stuck(const struct chm_fw *fw)
 {
-    return !chm_fw_in_flight(fw) && next_event_ns(fw) == UINT64_MAX;
+    return (!chm_fw_in_flight(fw) || fw->in_vain) && next_event_ns(fw) == UINT64_MAX;
 }
 
 /* ---- ending */

@@ -106,6 +106,7 @@ struct chm_fw {
     uint64_t now_ns;         /* medium clock, read once per step and command */
     atomic_bool degraded;    /* read by any thread */
     bool closing;
+    bool in_vain; /* in this step: waited without a limit, and the medium had nothing to give */
     int32_t dead; /* -errno: the medium itself failed */
     void *block;  /* one allocation for all tables */
     uint64_t block_bytes;
@@ -131,7 +132,8 @@ void chm_fw_exec(struct chm_fw *fw, const struct chm_cmd *cmd);
 int chm_fw_step(struct chm_fw *fw, uint64_t until_ns);
 /* Does the medium hold I/Os? */
 bool chm_fw_in_flight(const struct chm_fw *fw);
-/* True if nothing is in flight and no timer is set: waiting is in vain (virtual time). */
+/* True if nothing that is in flight will ever end and no timer is set: waiting is in vain (virtual
+ * time). */
 bool chm_fw_stuck(const struct chm_fw *fw);
 /* Cancel reads, write out and barrier what was committed, until deadline_ns (medium clock). 0,
  * -EIO, -ETIMEDOUT. The medium stays open. */

@@ -176,6 +176,9 @@ static void exec_stats(struct chm_fw *fw, struct chm_fwreq *req)
     s->buffer_used_bytes = fw->wbuf.runs.used * fw->granule;
     s->buffer_peak_bytes = fw->wbuf.peak_bytes;
     s->buffer_dirty_bytes = fw->wbuf.dirty_bytes;
+    s->cache_dirty_lines = fw->cache.dirty_lines;
+    s->cache_lines = fw->cache.lines_max;
+    s->cache_sets = fw->cache.sets_max;
     if (fw->medium->caps.events) {
         s->sim_ios = fw->medium->caps.events->ios;
         s->sim_digest = fw->medium->caps.events->digest;

@@ -110,6 +110,8 @@ static void ext_split_tail(struct chm_wbuf *b, struct chm_ext *e, uint64_t start
     tail->state = e->state;
     tail->trim = e->trim;
     tail->seq = e->seq;
+    tail->first = e->first;
+    tail->first_ns = e->first_ns;
     tail->reads_before = e->reads_before;
     tail->commit_ns = e->commit_ns;
     tail->off = e->off + (start - e->range.start);
@@ -171,19 +173,47 @@ static void wbuf_supersede(struct chm_fw *fw, uint64_t start, uint64_t end)
     }
 }
 
+/* The DIRTY extent in [start, end) that stands for the oldest commit, or NULL. */
+static struct chm_ext *wbuf_oldest_dirty(struct chm_wbuf *b, uint64_t start, uint64_t end)
+{
+    struct chm_ext *oldest = NULL;
+
+    for (struct chm_node *n = chm_tree_overlap(&b->map, start, end); n;
+         n = chm_tree_overlap_next(n, start, end)) {
+        struct chm_ext *e = CHM_CONTAINER(n, struct chm_ext, range);
+
+        if (e->state == EXT_DIRTY && (!oldest || e->first < oldest->first)) {
+            oldest = e;
+        }
+    }
+    return oldest;
+}
+
+/* Put e, which is about to cut older extents, into the lists. It takes the place of the oldest of
+ * them: after a power cut what that one was promised to be is there only when e is. And so an
+ * address that is written again and again does not move to the end of the queue each time. */
+static void wbuf_line_up(struct chm_wbuf *b, struct chm_ext *e)
+{
+    struct chm_ext *oldest = wbuf_oldest_dirty(b, e->range.start, e->range.end);
+
+    e->first = oldest ? oldest->first : e->seq;
+    e->first_ns = oldest ? oldest->first_ns : e->commit_ns;
+    chm_list_insert_before(oldest ? oldest->pending.next : &b->pending, &e->pending);
+    chm_list_insert_before(oldest ? oldest->dirty.next : &b->dirty, &e->dirty);
+}
+
 static void wbuf_enter(struct chm_fw *fw, struct chm_ext *e)
 {
     struct chm_wbuf *b = &fw->wbuf;
 
-    wbuf_supersede(fw, e->range.start, e->range.end);
-    chm_window_forget(&fw->window, e->range.start, chm_ext_len(e));
-    e->state = EXT_DIRTY;
     e->seq = ++b->seq;
     e->reads_before = fw->seq;
     e->commit_ns = fw->now_ns;
+    wbuf_line_up(b, e);
+    wbuf_supersede(fw, e->range.start, e->range.end);
+    chm_window_forget(&fw->window, e->range.start, chm_ext_len(e));
+    e->state = EXT_DIRTY;
     chm_tree_insert(&b->map, &e->range);
-    chm_list_push(&b->pending, &e->pending);
-    chm_list_push(&b->dirty, &e->dirty);
 }
 
 void chm_wbuf_commit(struct chm_fw *fw, struct chm_ext *e)
@@ -376,7 +406,7 @@ static void ext_lose(struct chm_fw *fw, struct chm_ext *e)
     struct chm_ext *newer;
 
     fw->stats.lost_bytes += chm_ext_len(e);
-    chm_durable_note_loss(fw, e->seq, e->seq);
+    chm_durable_note_loss(fw, e->first, e->seq);
     if (!e->trim) {
         ext_give(fw, e->off, chm_ext_len(e));
     }
@@ -428,8 +458,8 @@ static void wbuf_take_over(struct chm_fw *fw, struct chm_ext *e)
     struct chm_wbuf *b = &fw->wbuf;
 
     e->state = EXT_LANDED;
-    e->seq = ++b->seq;
-    e->commit_ns = fw->now_ns;
+    e->seq = e->first = ++b->seq;
+    e->commit_ns = e->first_ns = fw->now_ns;
     chm_list_push(&b->pending, &e->pending);
 }
 
@@ -501,7 +531,7 @@ uint64_t chm_wbuf_settled(const struct chm_wbuf *b)
     if (b->pending.next == &b->pending) {
         return b->seq;
     }
-    return CHM_CONTAINER(b->pending.next, struct chm_ext, pending)->seq - 1;
+    return CHM_CONTAINER(b->pending.next, struct chm_ext, pending)->first - 1;
 }
 
 uint64_t chm_wbuf_oldest_ns(const struct chm_wbuf *b)
@@ -509,5 +539,5 @@ uint64_t chm_wbuf_oldest_ns(const struct chm_wbuf *b)
     if (b->pending.next == &b->pending) {
         return UINT64_MAX;
     }
-    return CHM_CONTAINER(b->pending.next, struct chm_ext, pending)->commit_ns;
+    return CHM_CONTAINER(b->pending.next, struct chm_ext, pending)->first_ns;
 }

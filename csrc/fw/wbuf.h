@@ -39,10 +39,13 @@ enum chm_ext_state { EXT_FREE, EXT_OPEN, EXT_DIRTY, EXT_FLUSHING, EXT_LOST, EXT_
 
 struct chm_ext {
     struct chm_node range;   /* in wbuf->map when committed */
-    struct chm_link pending; /* DIRTY, FLUSHING, LANDED in order of commit; free list; lost list */
-    struct chm_link dirty;   /* DIRTY, in order of commit */
+    struct chm_link pending; /* DIRTY, FLUSHING, LANDED in order of `first`; free list; lost list */
+    struct chm_link dirty;   /* DIRTY, in order of `first` */
     uint64_t off;            /* in memory; unused for trims */
     uint64_t seq;            /* of its commit */
+    uint64_t first;          /* of the oldest commit it stands for: what it cut of older ones is
+                                settled when it is */
+    uint64_t first_ns;       /* when that was */
     uint64_t reads_before;   /* seq of the last read that began before the commit */
     uint64_t commit_ns;
     struct chm_ext *unit_next; /* next extent of the same flush unit */
@@ -98,7 +101,7 @@ bool chm_wbuf_is_lost(struct chm_fw *fw, uint64_t start, uint64_t end);
 
 /* All commits up to and including this one are on the drive or lost. */
 uint64_t chm_wbuf_settled(const struct chm_wbuf *b);
-/* Commit time of the oldest extent not yet written; UINT64_MAX: none. */
+/* Time of the oldest commit not yet settled; UINT64_MAX: none. */
 uint64_t chm_wbuf_oldest_ns(const struct chm_wbuf *b);
 
 #endif

@@ -99,6 +99,51 @@ static void check_strict(void)
     rig_close(&r);
 }
 
+/* Bytes that a newer commit replaced before they were written are safe when the newer ones are, and
+ * lost when those are: the older commit says so too. */
+static void check_strict_replaced(void)
+{
+    struct rig r;
+    struct chm_write w[3];
+    uint64_t ids[3];
+    int32_t status[3] = {1, 1, 1};
+
+    rig_sim(&r);
+    r.opt.sim.volatile_cache = 1;
+    r.opt.durability = CHM_DURABILITY_STRICT;
+    r.opt.flush_depth = 1;
+    rig_open_faulty(&r, "0-3 write err 5\n"); /* the first unit, and it is tried three times more */
+    for (uint64_t i = 0; i < 3; i++) {
+        w[i] = rig_begin(&r, i == 2 ? MIB : 0, PAGE, i + 1);
+        ids[i] = w[i].id;
+    }
+    CHECK_IS(chm_write_commit(r.dev, ids, 3, status), 1);
+    CHECK_IS(status[0], -EIO);
+    CHECK_IS(status[1], -EIO);
+    CHECK_IS(status[2], 0);
+    CHECK_IS(rig_stats(&r)->superseded_bytes, PAGE);
+    CHECK_IS(chm_close(r.dev, LONG), 0); /* it was told */
+}
+
+/* An address that is written again and again grows as old as what was first written to it, and so
+ * does get to the drive. */
+static void check_replaced_age(void)
+{
+    struct rig r;
+
+    rig_sim(&r);
+    r.opt.durability = CHM_DURABILITY_NONE;
+    r.opt.flush_age_ns = 10 * MS;
+    r.opt.flush_idle_ns = CHM_SECOND; /* it takes pressing to flush */
+    rig_open(&r);
+    for (uint64_t i = 1; i <= 50; i++) {
+        rig_write(&r, 0, PAGE, i);
+        rig_run(&r, MS);
+    }
+    CHECK_EQ(rig_stats(&r)->write_ios, 4);
+    rig_close(&r);
+}
+
 /* Every member of a stripe gets its barrier. */
 static void check_members(void)
 {
@@ -166,6 +211,8 @@ int main(void)
     check_periodic_time();
     check_periodic_bytes();
     check_strict();
+    check_strict_replaced();
+    check_replaced_age();
     check_members();
     check_power_cut(CHM_DURABILITY_NONE);
     check_power_cut(CHM_DURABILITY_PERIODIC);

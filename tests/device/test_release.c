@@ -306,6 +306,28 @@ static void check_close_nothing(void)
     CHECK_IS(chm_close(NULL, 0), 0);
 }
 
+/* Without a limit and in virtual time: what will never end is not waited for for ever. */
+static void check_never_unlimited(const char *arg)
+{
+    struct rig r;
+    struct chm_write w;
+    struct chm_read item = {.addr = MIB, .len = PAGE, .buf = rig_alloc(PAGE)};
+    int32_t status = 1;
+
+    (void)arg;
+    rig_sim(&r);
+    r.opt.durability = CHM_DURABILITY_STRICT;
+    rig_open_faulty(&r, "0 write never\n0 read never\n");
+    CHECK_IS(chm_read(r.dev, &item, 1, UINT64_MAX), 0);
+    CHECK_IS(item.status, -ETIMEDOUT);
+    w = rig_begin(&r, 0, PAGE, 1);
+    CHECK_IS(chm_write_commit(r.dev, &w.id, 1, &status), 0);
+    CHECK_IS(status, -ETIMEDOUT);
+    CHECK_IS(chm_quiesce(r.dev, UINT64_MAX), -ETIMEDOUT);
+    rig_expect(&r, 0, PAGE, 1); /* what can end still does */
+    CHECK_IS(chm_close(r.dev, MS), -ETIMEDOUT);
+}
+
 int main(void)
 {
     static const char *const media[] = {"sync", "threads", "uring"};
@@ -320,6 +342,7 @@ int main(void)
     check_close_nothing();
     check_close_in_flight();
     rig_in_child(check_never, NULL);
+    rig_in_child(check_never_unlimited, NULL);
     rig_in_child(check_one_stalls, NULL);
     rig_in_child(close_with_never, NULL);
     rig_in_child(close_with_flush_never, NULL);
