@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Demand reads and writes in bulk, for measuring: arrays of addresses in, one call into C.
+
+Nothing here looks at bytes. Reads go to memory that the caller names once, all of them to the same
+place; writes are admitted and committed without being filled. So it fits simulated devices that
+keep no contents, and would be of no use elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from typing import Any
+
+import numpy as np
+
+from chm._ffi import ffi
+from chm.device import Device
+from chm.errors import check, error_of
+from chm.units import FOREVER_NS
+
+_READ = np.dtype(
+    {
+        "names": ["addr", "len", "buf", "req", "status"],
+        "formats": [np.uint64, np.uint64, np.uint64, np.uint64, np.int32],
+        "offsets": [ffi.offsetof("struct chm_read", f) for f in ("addr", "len", "buf", "req", "status")],
+        "itemsize": ffi.sizeof("struct chm_read"),
+    }
+)
+_WRITE = np.dtype(
+    {
+        "names": ["addr", "len", "id", "status"],
+        "formats": [np.uint64, np.uint64, np.uint64, np.int32],
+        "offsets": [ffi.offsetof("struct chm_write", f) for f in ("addr", "len", "id", "status")],
+        "itemsize": ffi.sizeof("struct chm_write"),
+    }
+)
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+
+def nowhere(length: int) -> mmap.mmap:
+    """Memory that costs nothing as long as nobody touches it, to point reads at."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+    return mmap.mmap(-1, length, flags=flags)
+
+
+class BulkReads:
+    """Up to ``size`` demand reads at a time. ``addr`` and ``length`` are uint64 arrays to fill."""
+
+    def __init__(self, device: Device, size: int, memory: mmap.mmap) -> None:
+        self._door = device._door
+        self._items = ffi.new("struct chm_read[]", size)
+        self._memory = ffi.from_buffer(memory)
+        array = np.frombuffer(ffi.buffer(self._items), _READ)
+        array["buf"] = int(ffi.cast("uintptr_t", self._memory))
+        self.addr = array["addr"]
+        self.length = array["len"]
+        self._req = array["req"]
+        self._status = array["status"]
+
+    def read(self, n: int) -> None:
+        """Read the first ``n``: all issued at once, then waited for. Raises what the first failed
+        one met with."""
+        door = self._door
+        if check(door.c.read(door.dev, self._items, n, FOREVER_NS), "read") == n:
+            return
+        (failed,) = self._status[:n].nonzero()
+        i = int(failed[0])
+        what = f"read of {self.length[i]} bytes at {int(self.addr[i]):#x}"
+        raise error_of(int(self._status[i]), what)
+
+    def issue(self, i: int) -> int:
+        """Start read ``i`` alone; its handle, which ``end`` takes."""
+        door = self._door
+        if check(door.c.read_issue(door.dev, self._items + i, 1), "read") != 1:
+            raise error_of(int(self._status[i]), f"read at {int(self.addr[i]):#x}")
+        return int(self._req[i])
+
+    def end(self, handle: int) -> None:
+        """Wait for a read, over the host link if there is one, and forget it."""
+        door = self._door
+        check(door.c.wait(door.dev, handle, FOREVER_NS), "read")
+        check(door.c.release(door.dev, handle), "read")
+
+
+class BulkWrites:
+    """Up to ``size`` writes at a time. ``addr`` and ``length`` are uint64 arrays to fill."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        self._door = device._door
+        self._items = ffi.new("struct chm_write[]", size)
+        self._committed = ffi.new("int32_t[]", size)
+        array = np.frombuffer(ffi.buffer(self._items), _WRITE)
+        self.addr = array["addr"]
+        self.length = array["len"]
+        self._id = array["id"]
+        self._status = array["status"]
+
+    def write(self, first: int, n: int) -> int:
+        """Admit and commit as many as fit of ``n`` writes from ``first`` on; how many did."""
+        door = self._door
+        done = check(door.c.write_begin(door.dev, self._items + first, n), "write")
+        if done:
+            ids = ffi.cast("uint64_t *", ffi.from_buffer(self._ids(first, done)))
+            check(door.c.write_commit(door.dev, ids, done, self._committed), "write")
+        if done < n and self._status[first + done] != -errno.EAGAIN:
+            raise error_of(int(self._status[first + done]), "write")
+        return done
+
+    def _ids(self, first: int, n: int) -> Any:
+        return np.ascontiguousarray(self._id[first : first + n])

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""F18: CMM-H's bandwidth as the working set outgrows its cache.
+
+Lines of 4 KiB are read whole, each pass in an order of its own, over a working set whose pages lie
+scattered over the device as an allocator leaves them. So the sets of the cache do not get equally
+many lines, and the early drop at 0.67 comes from the sets that got too many.
+
+The cache is scaled down, and the working set with it. Nothing in the model knows the number of
+sets, so the rate is the same; that is checked at two scales.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from chm.bench.paper.claim import near, shape
+from chm.bench.paper.figure import Curve, Data, Figure, Finding, Part, Plot, Settings
+from chm.bench.paper.lab import GIB, MIB, Lab
+from chm.bench.paper.load import Traffic, rate, scattered
+
+PRESET = "samsung-cmmh"
+LINE = 4096
+WAYS = 16
+CACHE = 48 * GIB
+SCALE = 128
+QUICK_SCALE = 512
+DEPTH = 1024  # lines under way: more than the device can use
+PUBLISHED = {0.04: 22.3, 0.33: 21.5, 0.67: 2.63, 2.67: 0.84}
+BETWEEN = (0.15, 0.45, 0.55, 0.8, 1.0, 1.33, 2.0)
+CHECKED = 0.67  # the ratio at which two scales are compared
+SPREAD = 8  # the device is so many times larger than the working set
+SOURCE = "Cylon's data files; MLC random loads over the working set"
+
+
+def _ratios(settings: Settings) -> list[float]:
+    more = () if settings.quick else BETWEEN
+    return sorted({*PUBLISHED, *more, *settings.ratios})
+
+
+def _parts(settings: Settings) -> list[Part]:
+    return [Part(f"{r:g}", 0.5 + r) for r in _ratios(settings)] + [Part("scale", 2.0)]
+
+
+def measure(lab: Lab, part: str) -> Data:
+    """One ratio, or the one at half the scale again."""
+    scale = QUICK_SCALE if lab.quick else SCALE
+    if part == "scale":
+        return _run(lab, CHECKED, scale * 4)
+    return _run(lab, float(part), scale)
+
+
+def _run(lab: Lab, ratio: float, scale: int) -> Data:
+    budget = CACHE // scale
+    landing = min(16 * MIB, budget // 8)
+    lines = max(round(ratio * budget / LINE), 1)
+    capacity = max(lines * LINE * SPREAD, 64 * MIB)
+    seed = lab.settings.seed
+    with lab.device(
+        PRESET,
+        capacity,
+        f"ratio {ratio:g}, 1/{scale}",
+        dram_bytes=budget + landing,
+        write_buffer_bytes=landing,
+        requests_max=2 * DEPTH,
+    ) as device:
+        traffic = Traffic(device, DEPTH)
+        pages = scattered(lines, capacity // LINE, seed)
+        order = np.random.default_rng(seed + 1)
+        addrs = pages.astype(np.uint64) * np.uint64(LINE)
+        passes = max(1, math.ceil(_MEASURED / scale * SCALE / lines))
+        for _ in range(_WARM):
+            traffic.read(order.permutation(addrs), LINE, DEPTH)
+        before = device.stats()
+        ns = sum(traffic.read(order.choice(addrs, lines), LINE, DEPTH) for _ in range(passes))
+        did = device.stats() - before
+        effective = device.options.effective_percent or 100
+        fills = device.options.line_fills
+    accesses = did.cache_hits + did.cache_misses
+    hits = did.cache_hits / accesses
+    misses = did.cache_fills or 1
+    m = fills * LINE / (did.cache_fill_ns / misses) if did.cache_fills else math.inf
+    return {
+        "ratio": ratio,
+        "scale": scale,
+        "lines": lines,
+        "GB/s": rate(passes * lines * LINE, ns),
+        "hit rate": hits,
+        "miss us": did.cache_fill_ns / misses / 1e3,
+        **_closed_form(ratio, effective / 100, m),
+    }
+
+
+_WARM = 2
+_MEASURED = 60_000  # lines, at least
+
+
+def _closed_form(ratio: float, effective: float, m: float) -> dict[str, float]:
+    """Lines of a set are Poisson; a set of n lines hits min(1, WAYS / n) of the time. Two rates:
+    misses and hits one after the other, and side by side."""
+    mean = WAYS * ratio / effective
+    over = 0.0
+    p = math.exp(-mean)
+    for n in range(1, int(mean + 12 * math.sqrt(mean) + 40)):
+        p *= mean / n
+        over += max(n - WAYS, 0) * p
+    h = 1 - over / mean
+    top = PUBLISHED[0.04]
+    apart = 1 / (h / top + (1 - h) / m)
+    beside = min(top, m / (1 - h)) if h < 1 else top
+    return {"closed form: hit rate": h, "closed form: in turn": apart, "side by side": beside}
+
+
+def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
+    """The curve, and whether the scale matters."""
+    rows = [data[f"{r:g}"] for r in _ratios(settings)]
+    by_ratio = {row["ratio"]: row["GB/s"] for row in rows}
+    rates = [row["GB/s"] for row in rows]
+    values: dict[str, Any] = {f"{r:g}": by_ratio[r] for r in PUBLISHED}
+    falls = all(a >= b * 0.995 for a, b in zip(rates, rates[1:], strict=False))
+    values["monotone"] = falls
+    values["scale"] = data["scale"]["GB/s"] / by_ratio[CHECKED]
+    x = list(by_ratio)
+    curves = [
+        Curve("ours", x, rates),
+        Curve("ours, published", list(PUBLISHED), list(PUBLISHED.values()), published=True),
+        Curve("closed form, hits and misses in turn", x, [r["closed form: in turn"] for r in rows]),
+        Curve("closed form, side by side", x, [r["side by side"] for r in rows]),
+    ]
+    plot = Plot("random lines", "working set / cache", "GB/s", curves, log_x=True, log_y=True)
+    return Finding(values, [*rows, data["scale"]], [plot])
+
+
+FIGURE = Figure(
+    name="F18",
+    title="Samsung CMM-H: bandwidth against the working set",
+    presets=(PRESET,),
+    claims=(
+        *(
+            near(f"{r:g}", f"working set of {r:g} caches", "GB/s", v, 0.15, "A", SOURCE)
+            for r, v in PUBLISHED.items()
+        ),
+        shape("monotone", "never rises from one ratio to the next", "A", SOURCE),
+        near("scale", "a quarter of the scale, over the scale used, at 0.67", "", 1, 0.03, "D",
+             "nothing in the model knows the number of sets"),
+    ),
+    calibrated="22.3 GB/s (the link), the misses in flight and the share of usable lines",
+    predicted="the curve between and beyond; hit rates from how lines fall into sets",
+    measure=measure,
+    combine=combine,
+    parts=_parts,
+)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traffic: what the figures do to a device, with as little Python per byte as can be.
+
+Everything here is a function of its arguments and the device's virtual clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import chm
+from chm._bulk import BulkReads, BulkWrites, nowhere
+from chm.errors import error_of
+
+Addresses = npt.NDArray[np.uint64]
+
+READ_MAX = 256 << 20  # longest single read of a figure
+_memory: list[Any] = []
+
+
+def _nowhere() -> Any:
+    """The one place that all reads of this process go to."""
+    if not _memory:
+        _memory.append(nowhere(READ_MAX))
+    return _memory[0]
+
+
+def rate(nbytes: int, ns: int) -> float:
+    """Bytes over nanoseconds, in GB/s; 0 when no time passed."""
+    return nbytes / ns if ns else 0.0
+
+
+class Traffic:
+    """Bulk reads and writes on one device."""
+
+    def __init__(self, device: chm.Device, most: int = 1024) -> None:
+        self.device = device
+        self.most = most
+        self._reads = BulkReads(device, most, _nowhere())
+        self._writes = BulkWrites(device, most)
+
+    def read(self, addrs: Addresses, length: int, depth: int) -> int:
+        """Read ranges of one length in order, ``depth`` at a time; the nanoseconds it took."""
+        begin = self.device.now()
+        depth = min(depth, self.most)
+        for at in range(0, len(addrs), depth):
+            chunk = addrs[at : at + depth]
+            self._reads.addr[: len(chunk)] = chunk
+            self._reads.length[: len(chunk)] = length
+            self._reads.read(len(chunk))
+        return self.device.now() - begin
+
+    def write(self, addrs: Addresses, length: int, piece: int = 0) -> int:
+        """Write ranges of one length in order, as soon as there is room; the nanoseconds it took.
+
+        ``piece``: longest single write, a divisor of the length.
+        """
+        begin = self.device.now()
+        if piece and piece < length:
+            steps = np.arange(0, length, piece, dtype=np.uint64)
+            addrs = (addrs[:, None] + steps[None, :]).ravel()
+            length = piece
+        for at in range(0, len(addrs), self.most):
+            self._write_all(addrs[at : at + self.most], length)
+        return self.device.now() - begin
+
+    def _write_all(self, addrs: Addresses, length: int) -> None:
+        n = len(addrs)
+        self._writes.addr[:n] = addrs
+        self._writes.length[:n] = length
+        done = 0
+        while done < n:
+            done += self._writes.write(done, n - done)
+            if done < n:
+                self._make_room()
+
+    def _make_room(self) -> None:
+        """Let the device work until something can have changed."""
+        before = self.device.now()
+        self.device.step(before + 100_000)
+
+
+def latencies(
+    device: chm.Device, clients: Sequence[Iterator[int]], length: int
+) -> npt.NDArray[np.int64]:
+    """Each client reads ``length`` bytes at its next address as soon as the read before has ended.
+    The nanoseconds of every read, in order of ending."""
+    reads = BulkReads(device, len(clients), _nowhere())
+    reads.length[:] = length
+    began: dict[int, tuple[int, int]] = {}  # handle: client, when
+    took: list[int] = []
+
+    def start(client: int) -> None:
+        addr = next(clients[client], None)
+        if addr is not None:
+            reads.addr[client] = addr
+            now = device.now()
+            began[reads.issue(client)] = client, now
+
+    for client in range(len(clients)):
+        start(client)
+    while began:
+        for handle in ended(device):
+            client, since = began.pop(handle)
+            reads.end(handle)
+            took.append(device.now() - since)
+            start(client)
+    return np.asarray(took, np.int64)
+
+
+def ended(device: chm.Device) -> list[int]:
+    """Handles of reads that have ended; waits for the first."""
+    while not (handles := device.reap()):
+        device.step(device.now() + 1_000_000)
+    return handles
+
+
+def consecutive(count: int, length: int) -> Addresses:
+    """Addresses of ``count`` ranges of one length, one behind the other from 0."""
+    return np.arange(count, dtype=np.uint64) * np.uint64(length)
+
+
+def scattered(lines: int, among: int, seed: int) -> npt.NDArray[np.int64]:
+    """``lines`` different numbers below ``among``, in ascending order: where pages happen to lie."""
+    chosen = np.random.default_rng(seed).choice(among, lines, replace=False)
+    return np.sort(chosen)
+
+
+class Stager:
+    """Reads through the window: issue, wait, release, with the next ranges on their way."""
+
+    def __init__(self, device: chm.Device, depth: int) -> None:
+        self.device = device
+        self._half = max(depth // 2, 1)
+        self._batches = (device.batch(self._half), device.batch(self._half))
+
+    def read(self, addrs: Addresses, length: int) -> int:
+        """Read ranges of one length in order; half of the depth is staged while the other half is
+        delivered. The nanoseconds it took."""
+        begin = self.device.now()
+        under_way = None
+        turn = itertools.cycle(self._batches)
+        for at in range(0, len(addrs), self._half):
+            batch = next(turn).issue(addrs[at : at + self._half], length, queue_s=math.inf)
+            if under_way is not None:
+                _take(under_way)
+            under_way = batch
+        if under_way is not None:
+            _take(under_way)
+        return self.device.now() - begin
+
+    def ordered(self, addrs: Addresses, length: int) -> int:
+        """One request: the window's worth is issued at once, and each range is delivered in order
+        as soon as it is there; the next takes its place. The nanoseconds it took."""
+        begin = self.device.now()
+        held = deque[chm.Request]()
+        todo = iter(addrs.tolist())
+        for addr in itertools.islice(todo, 2 * self._half):
+            held.append(self.device.prefetch(addr, length))
+        while held:
+            with held.popleft():
+                pass
+            held.extend(self.device.prefetch(addr, length) for addr in itertools.islice(todo, 1))
+        return self.device.now() - begin
+
+    def one_by_one(self, addrs: Addresses | Sequence[int], length: int) -> int:
+        """Issue, wait, deliver, release, and only then the next. The nanoseconds it took."""
+        begin = self.device.now()
+        batch = self._batches[0]
+        for addr in addrs:
+            _take(batch.issue([addr], length))
+        return self.device.now() - begin
+
+
+def _take(batch: chm.Batch) -> None:
+    n = batch.count
+    ready = batch.wait(None)
+    failed = batch.status[:n].nonzero()[0]
+    batch.release()
+    if ready != n:
+        raise error_of(int(batch.status[failed[0]]), "staging")
