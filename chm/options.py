@@ -47,6 +47,18 @@ def _duration() -> Any:
     return field(default=0, metadata={"parse": parse_duration})
 
 
+def _durations(count: int) -> Any:
+    """As many durations as the C array has, or none, which is zeros. Text separates them by '/'."""
+
+    def parse(value: Any) -> tuple[int, ...]:
+        parts = value.split("/") if isinstance(value, str) else value
+        if not isinstance(parts, (list, tuple)) or len(parts) not in (0, count):
+            raise ValueError(f"{value!r} are not {count} durations, such as '1us/2us/3us/9us'")
+        return tuple(parse_duration(part) for part in parts)
+
+    return field(default=(), metadata={"parse": parse})
+
+
 def _count() -> Any:
     return field(default=0, metadata={"parse": _parse_count})
 
@@ -215,7 +227,11 @@ class Options(OptionGroup):
     thread: bool = _flag()
     poll_ns: Size = _duration()
     link_rate: Size = _rate()
+    link_write_rate: Size = _rate()
     link_latency_ns: Size = _duration()
+    link_jitter_ns: tuple[Size, ...] = _durations(4)
+    link_rails: int = _count()
+    link_split_bytes: Size = _size()
 
     sim: SimOptions = _group(SimOptions)
     pace: PaceOptions = _group(PaceOptions)

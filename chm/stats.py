@@ -109,6 +109,7 @@ class DeviceInfo(Record):
     prefault_ns: int
     huge_bytes: int
     link_rate: int
+    link_write_rate: int
     members: int
     stripe_bytes: int
     block_bytes: int

@@ -151,10 +151,19 @@ struct chm_options {
     uint64_t barrier_bytes;       /* periodic: or after this much; default 512 MiB */
 
     /* how it is driven */
-    uint32_t thread;    /* 1: a device thread of its own; 0: stepped by the caller */
-    uint64_t poll_ns;   /* the device thread polls this long after work; default 20 us */
-    uint64_t link_rate; /* host link, bytes/s towards the host; 0: none */
-    uint64_t link_latency_ns;
+    uint32_t thread;  /* 1: a device thread of its own; 0: stepped by the caller */
+    uint64_t poll_ns; /* the device thread polls this long after work; default 20 us */
+
+    /* the host link: what is delivered takes size / rate on it and is seen a latency later. Both
+     * directions at once */
+    uint64_t link_rate;         /* bytes/s of one rail towards the host; 0: no link */
+    uint64_t link_write_rate;   /* bytes/s of one rail towards the device; 0: link_rate */
+    uint64_t link_latency_ns;   /* of each transfer */
+    uint32_t link_jitter_ns[4]; /* added to it: at quantiles 0.5, 0.75, 0.9 and 1, linear between, 0
+                                   at 0, drawn from sim.seed; must not fall */
+    uint32_t link_rails;        /* 1 (default) or 2 */
+    uint32_t link_split_bytes;  /* two rails: transfers of at least this many bytes go half over
+                                  each, shorter ones over the one that is free first */
 
     /* wrappers and the simulated medium */
     struct chm_sim_options sim;
@@ -227,7 +236,7 @@ struct chm_info {
     uint64_t frame_bytes;    /* unit of window space: 2 MiB with huge pages, else 64 KiB */
     uint64_t prefaulted_bytes, prefault_ns; /* how far, and how long it took so far */
     uint64_t huge_bytes; /* DRAM that lies on huge pages, reserved or collapsed so far */
-    uint64_t link_rate;
+    uint64_t link_rate, link_write_rate; /* all rails together */
     uint32_t members, stripe_bytes, block_bytes, align_bytes, transfer_max;
     uint32_t threaded, direct, fixed_buffers, huge_pages, virtual_time, contents, locked;
     uint32_t degraded;  /* 1: too many I/O errors; writes are refused with -EIO */
@@ -361,8 +370,8 @@ struct chm_read {
 };
 
 /* Start n reads. buf belongs to the device until the request has ended (chm_wait) or, after
- * chm_release, until chm_read_done says so. Does not use the window. Errors per item as chm_issue.
- */
+ * chm_release, until chm_read_done says so. Does not use the window. With a host link each item
+ * crosses it as soon as its bytes are on the device. Errors per item as chm_issue. */
 int chm_read_issue(chm_dev *dev, struct chm_read *items, uint32_t n);
 
 /* The whole of it: issue, wait, release. On -ETIMEDOUT an item's buf may still be written to until
@@ -399,7 +408,8 @@ int chm_write_begin(chm_dev *dev, struct chm_write *items, uint32_t n);
 
 /*
  * The bytes are in place: make them what the address reads as, now, and drive contents later. With
- * CHM_DURABILITY_STRICT returns when they are durable (-EIO if they could not be written).
+ * CHM_DURABILITY_STRICT returns when they are durable (-EIO if they could not be written). With a
+ * host link the bytes travel first: the call ends when the last of the batch is on the device.
  * After commit or abort data must not be touched.
  */
 int chm_write_commit(chm_dev *dev, const uint64_t *ids, uint32_t n, int32_t *status);

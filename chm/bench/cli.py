@@ -26,10 +26,10 @@ from chm.bench import jobs as job_files
 from chm.bench.campaign import Output, conduct
 from chm.bench.models import MODELS, TOKENS_PER_BLOCK, block_bytes
 from chm.bench.options import FILE, SIZE, SWITCH, ConfigError, Option, options_of
-from chm.bench.outcome import document, dumps
+from chm.bench.outcome import document, dumps, emit
+from chm.bench.presets import complete_fields, complete_names, preset
 from chm.bench.report import show_findings
 from chm.bench.runner import EXPECTED, EXPERIMENTS, Experiment, runs_of
-from chm.bench.sweep import write_text
 from chm.bench.target import scratch_directory
 
 INTERRUPTED = 130
@@ -217,6 +217,9 @@ def list_jobs(directory: Path | None) -> None:
     Console().print(table)
 
 
+cli.add_command(preset)
+
+
 # ---------------------------------------------------------------------- facts
 
 
@@ -270,12 +273,3 @@ def doctor(path: Path | None, dram: str, json_: str | None) -> None:
         emit(dumps(doc), json_)
     if failed:
         raise click.exceptions.Exit(1)
-
-
-def emit(text: str, where: str) -> None:
-    """Write a document to a file, whole or not at all, or to standard output."""
-    if where == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_text(Path(where), text)

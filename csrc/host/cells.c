@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "host/deliver.h"
 #include "host/door.h"
 #include "host/futex.h"
 #include "util/util.h"
@@ -217,6 +218,15 @@ static void publish_freed(struct chm_dev *dev)
     fw->freed_count = 0;
 }
 
+/* A demand read goes to the host by itself. */
+static bool is_delivered_at_once(const struct chm_cell *cell)
+{
+    uint32_t state = atomic_load(&cell->state);
+
+    return cell->kind == CHM_OP_READ && (state & CELL_STATE_MASK) == CELL_READY &&
+           !(state & CELL_GIVEN_UP);
+}
+
 void chm_cells_publish(struct chm_dev *dev)
 {
     struct chm_fw *fw = dev->fw;
@@ -227,6 +237,9 @@ void chm_cells_publish(struct chm_dev *dev)
     for (uint32_t i = 0; i < fw->ended_count; i++) {
         struct chm_cell *cell = &dev->cells[fw->ended[i]];
 
+        if (dev->link.read.rate && is_delivered_at_once(cell)) {
+            chm_deliver_begin(dev, cell);
+        }
         if (wanted && chm_cell_has_bytes(cell)) {
             ended_note(dev, cell);
             noted = true;

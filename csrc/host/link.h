@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * link.h - the host link: when do n bytes arrive at the host?
+ * link.h - the host link: when have n bytes crossed it?
  *
- * One transfer after the other, in the order asked for: it ends at max(now, link free) + n / rate,
- * and is seen a latency later. Pure arithmetic on the device's clock, so real and virtual time
- * share it. Any thread.
+ * One or two rails, each with a busy-until time per direction (full duplex). A transfer starts when
+ * it is asked for and its rail is free, takes n / rate, and is seen a latency (plus jitter) later.
+ * Long transfers go half over each rail, short ones over the rail that is free first. Pure
+ * arithmetic on the device's clock, so real and virtual time share it. Any thread.
  */
 #ifndef CHM_LINK_H
 #define CHM_LINK_H
@@ -12,13 +13,30 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-struct chm_link_port {
-    uint64_t rate; /* bytes/s; 0: no link, delivery takes no time */
-    uint64_t latency_ns;
-    _Atomic uint64_t free_ns;
+#include "chm.h"
+
+enum { CHM_LINK_RAILS_MAX = 2, CHM_LINK_QUANTILES = 4 };
+
+struct chm_link_way {
+    uint64_t rate; /* bytes/s of one rail; 0: no link, a transfer takes no time */
+    _Atomic uint64_t free_ns[CHM_LINK_RAILS_MAX];
 };
 
-/* Queue a transfer of n bytes at now_ns; when it arrives. */
+struct chm_link_port {
+    struct chm_link_way read, write; /* towards the host, towards the device */
+    uint64_t latency_ns;
+    uint32_t jitter_ns[CHM_LINK_QUANTILES];
+    uint32_t rails;
+    uint32_t split_bytes;
+    _Atomic uint64_t random; /* state of the generator */
+};
+
+/* From settled options. */
+void chm_link_init(struct chm_link_port *link, const struct chm_options *o);
+
+/* Queue a transfer of n bytes at now_ns; when it arrives at the host. */
 uint64_t chm_link_deliver(struct chm_link_port *link, uint64_t now_ns, uint64_t n);
+/* The same towards the device. */
+uint64_t chm_link_take(struct chm_link_port *link, uint64_t now_ns, uint64_t n);
 
 #endif

@@ -212,8 +212,7 @@ static int open_memory(struct chm_dev *dev, struct chm_error *err)
 static int start(struct chm_dev *dev, struct chm_error *err)
 {
     dev->threaded = dev->opts.thread != 0;
-    dev->link.rate = dev->opts.link_rate;
-    dev->link.latency_ns = dev->opts.link_latency_ns;
+    chm_link_init(&dev->link, &dev->opts);
     return dev->threaded ? chm_thread_start(dev, err) : chm_dev_bring_up(dev, err);
 }
 
@@ -321,7 +320,8 @@ static void info_sizes(const struct chm_dev *dev, struct chm_info *out)
     out->prefaulted_bytes = atomic_load(&dev->memory.touched);
     out->prefault_ns = atomic_load(&dev->memory.touch_ns);
     out->huge_bytes = dev->memory.huge ? dev->memory.bytes : atomic_load(&dev->memory.collapsed);
-    out->link_rate = dev->link.rate;
+    out->link_rate = dev->link.read.rate * dev->link.rails;
+    out->link_write_rate = dev->link.write.rate * dev->link.rails;
     out->members = dev->map.members;
     out->stripe_bytes = dev->map.stripe_bytes;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "host/link.h"
 #include "host/options.h"
 #include "util/util.h"
 
@@ -41,6 +42,7 @@ void chm_options_init(struct chm_options *o)
         .barrier_interval_ns = CHM_SECOND,
         .barrier_bytes = 512 * MIB,
         .poll_ns = 20000,
+        .link_rails = 1,
         .sim = {.capacity_bytes = 1024 * MIB,
                 .read_rate = 2000000000,
                 .write_rate = 2000000000,
@@ -88,12 +90,16 @@ static void fill_defaults(struct chm_options *o)
     FILL(barrier_interval_ns);
     FILL(barrier_bytes);
     FILL(poll_ns);
+    FILL(link_rails);
     FILL(sim.capacity_bytes);
     FILL(sim.read_rate);
     FILL(sim.write_rate);
     FILL(sim.barrier_ns);
     FILL(pace.burst_bytes);
     FILL(fault.late_ns);
+    if (o->link_write_rate == 0) {
+        o->link_write_rate = o->link_rate;
+    }
     if (o->write_buffer_bytes == 0) {
         o->write_buffer_bytes = chm_max(o->dram_bytes / BUFFER_SHARE, BUFFER_MIN);
         o->write_buffer_bytes = chm_min(o->write_buffer_bytes, BUFFER_MAX);
@@ -153,6 +159,23 @@ static int check_bounds(const struct chm_options *o, struct chm_error *err)
     return 0;
 }
 
+static int check_link(const struct chm_options *o, struct chm_error *err)
+{
+    const uint32_t *j = o->link_jitter_ns;
+
+    if (o->link_rails > CHM_LINK_RAILS_MAX) {
+        return bad(err, "link_rails is %u: 1 or 2", o->link_rails);
+    }
+    if (o->link_rate == 0 && o->link_write_rate != 0) {
+        return bad(err, "link_write_rate without link_rate: give both, or none for no link");
+    }
+    if (j[0] > j[1] || j[1] > j[2] || j[2] > j[3]) {
+        return bad(err, "link_jitter_ns %u, %u, %u, %u: quantiles must not fall", j[0], j[1], j[2],
+                   j[3]);
+    }
+    return 0;
+}
+
 static int check_paths(const struct chm_options *o, struct chm_error *err)
 {
     bool sim = strcmp(o->media, "sim") == 0;
@@ -185,5 +208,6 @@ int chm_options_settle(const struct chm_options *given, struct chm_options *out,
     fill_defaults(out);
     rc = check_units(out, err);
     rc = rc < 0 ? rc : check_bounds(out, err);
+    rc = rc < 0 ? rc : check_link(out, err);
     return rc < 0 ? rc : check_paths(out, err);
 }

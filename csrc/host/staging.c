@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "host/deliver.h"
 #include "host/door.h"
 #include "host/staging.h"
 #include "util/util.h"
@@ -95,29 +96,13 @@ int chm_issue_reserved(struct chm_dev *dev, uint64_t reserve, uint64_t addr, uin
 
 /* ---- wait */
 
-/* It has arrived on the device; now over the host link, once. */
-static int deliver(struct chm_dev *dev, struct chm_cell *cell, uint64_t deadline_ns)
-{
-    uint64_t at = atomic_load(&cell->deliver_ns), none = 0;
-
-    if (at == 0) {
-        at = dev->link.rate ? chm_link_deliver(&dev->link, chm_now(dev), cell->len) : 1;
-        if (atomic_compare_exchange_strong(&cell->deliver_ns, &none, at)) {
-            atomic_fetch_add_explicit(&dev->delivered, cell->len, memory_order_relaxed);
-        } else {
-            at = none;
-        }
-    }
-    return dev->link.rate ? chm_door_wait_until(dev, at, deadline_ns) : 0;
-}
-
 static int wait_generation(struct chm_dev *dev, struct chm_cell *cell, uint32_t gen,
                            uint64_t deadline_ns)
 {
     int rc = chm_door_wait_handle(dev, cell, gen, deadline_ns);
 
     rc = rc < 0 ? rc : chm_cell_result(cell);
-    rc = rc < 0 ? rc : deliver(dev, cell, deadline_ns);
+    rc = rc < 0 ? rc : chm_deliver(dev, cell, deadline_ns);
     return atomic_load(&cell->gen) == gen ? rc : -ESTALE;
 }
 
@@ -145,7 +130,7 @@ static int wait_handle(struct chm_dev *dev, uint64_t req, uint64_t deadline_ns)
 static int wait_timeout(struct chm_dev *dev, uint64_t req, uint64_t timeout_ns)
 {
     struct chm_cell *cell = bytes_cell(dev, req);
-    bool there = cell && dev->link.rate == 0 && chm_cell_has_ended(atomic_load(&cell->state));
+    bool there = cell && dev->link.read.rate == 0 && chm_cell_has_ended(atomic_load(&cell->state));
 
     return wait_handle(dev, req, there ? 0 : chm_door_deadline(dev, timeout_ns));
 }
@@ -155,6 +140,17 @@ int chm_wait(chm_dev *dev, uint64_t req, uint64_t timeout_ns)
     int rc = chm_door_check(dev);
 
     return rc < 0 ? rc : wait_timeout(dev, req, timeout_ns);
+}
+
+/* Of a batch each goes over the link when it is staged, not when the one before has arrived. */
+static void send_off(struct chm_dev *dev, uint64_t req, uint64_t deadline_ns)
+{
+    struct chm_cell *cell = bytes_cell(dev, req);
+
+    if (cell && chm_door_wait_handle(dev, cell, (uint32_t)(req >> 32), deadline_ns) == 0 &&
+        chm_cell_result(cell) == 0) {
+        chm_deliver_begin(dev, cell);
+    }
 }
 
 int chm_wait_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, uint64_t timeout_ns,
@@ -167,6 +163,9 @@ int chm_wait_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, uint64_t timeo
         return rc < 0 ? rc : -EINVAL;
     }
     deadline_ns = chm_door_deadline(dev, timeout_ns);
+    for (uint32_t i = 0; i < n && dev->link.read.rate; i++) {
+        send_off(dev, reqs[i], deadline_ns);
+    }
     for (uint32_t i = 0; i < n; i++) {
         status[i] = wait_handle(dev, reqs[i], deadline_ns);
         done += status[i] == 0;

@@ -137,6 +137,22 @@ static int commit_strict_wait(struct chm_dev *dev, uint64_t id)
     return rc;
 }
 
+/* The bytes go over the host link: until the last has arrived. */
+static void commit_travel(struct chm_dev *dev, const uint64_t *ids, uint32_t n)
+{
+    uint64_t now = chm_now(dev), last = now;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct chm_cell *cell = write_cell(dev, ids[i]);
+
+        if (cell) {
+            last = chm_max(last, chm_link_take(&dev->link, now, cell->len));
+        }
+    }
+    while (chm_door_wait_until(dev, last, UINT64_MAX) == -EINTR) {
+    }
+}
+
 int chm_write_commit(chm_dev *dev, const uint64_t *ids, uint32_t n, int32_t *status)
 {
     bool strict;
@@ -146,6 +162,9 @@ int chm_write_commit(chm_dev *dev, const uint64_t *ids, uint32_t n, int32_t *sta
         return rc < 0 ? rc : -EINVAL;
     }
     strict = dev->opts.durability == CHM_DURABILITY_STRICT;
+    if (dev->link.write.rate) {
+        commit_travel(dev, ids, n);
+    }
     for (uint32_t i = 0; i < n; i++) {
         status[i] = commit_send(dev, ids[i], strict);
     }

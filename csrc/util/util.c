@@ -13,7 +13,7 @@ _Noreturn void chm_assert_fail(const char *what, const char *file, int line)
 
 uint64_t chm_random(uint64_t *state)
 {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    uint64_t z = *state += CHM_RANDOM_STEP;
 
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;

@@ -34,6 +34,9 @@ static inline uint64_t chm_sat_add(uint64_t a, uint64_t b)
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
+/* What a draw adds to the state. */
+#define CHM_RANDOM_STEP UINT64_C(0x9e3779b97f4a7c15)
+
 /* splitmix64: the next number of the sequence that *state seeds. */
 uint64_t chm_random(uint64_t *state);
 
