@@ -23,7 +23,9 @@ _READ = np.dtype(
     {
         "names": ["addr", "len", "buf", "req", "status"],
         "formats": [np.uint64, np.uint64, np.uint64, np.uint64, np.int32],
-        "offsets": [ffi.offsetof("struct chm_read", f) for f in ("addr", "len", "buf", "req", "status")],
+        "offsets": [
+            ffi.offsetof("struct chm_read", f) for f in ("addr", "len", "buf", "req", "status")
+        ],
         "itemsize": ffi.sizeof("struct chm_read"),
     }
 )
@@ -75,6 +77,10 @@ class BulkReads:
         if check(door.c.read_issue(door.dev, self._items + i, 1), "read") != 1:
             raise error_of(int(self._status[i]), f"read at {int(self.addr[i]):#x}")
         return int(self._req[i])
+
+    def arrival(self, handle: int) -> int:
+        """When a read that has ended arrives over the host link, ns on the device's clock."""
+        return int(check(self._door.c.arrival(self._door.dev, handle), "read"))
 
     def end(self, handle: int) -> None:
         """Wait for a read, over the host link if there is one, and forget it."""

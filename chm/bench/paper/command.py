@@ -51,20 +51,44 @@ def _ratios(text: str) -> tuple[float, ...]:
 @click.command("paper")
 @click.argument("names", nargs=-1, metavar="[FIGURE]...")
 @click.option("--list", "list_", is_flag=True, help="list the figures and end")
-@click.option("--out", metavar="DIR", default=DEFAULT_OUT, show_default=True,
-              type=click.Path(file_okay=False), help="where the report and the pictures go")
-@click.option("--json", "json_", metavar="FILE", type=click.Path(),
-              help="write everything as one JSON document; - is standard output")
+@click.option(
+    "--out",
+    metavar="DIR",
+    default=DEFAULT_OUT,
+    show_default=True,
+    type=click.Path(file_okay=False),
+    help="where the report and the pictures go",
+)
+@click.option(
+    "--json",
+    "json_",
+    metavar="FILE",
+    type=click.Path(),
+    help="write everything as one JSON document; - is standard output",
+)
 @click.option("--jobs", metavar="N", type=click.IntRange(1), help="processes  [all cores]")
 @click.option("--quick", is_flag=True, help="smaller runs of the same kind")
-@click.option("--set", "set_", multiple=True, metavar="FIELD=VALUE",
-              help="change a field of every preset, to see what it does; may be repeated")
+@click.option(
+    "--set",
+    "set_",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="change a field of every preset, to see what it does; may be repeated",
+)
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="of every run")
-@click.option("--ratios", default="", metavar="R,R",
-              help="F18: further working sets, in sizes of the cache")
+@click.option(
+    "--ratios", default="", metavar="R,R", help="F18: further working sets, in sizes of the cache"
+)
 def paper(
-    names: tuple[str, ...], list_: bool, out: str, json_: str | None, jobs: int | None,
-    quick: bool, set_: tuple[str, ...], seed: int, ratios: str,
+    names: tuple[str, ...],
+    list_: bool,
+    out: str,
+    json_: str | None,
+    jobs: int | None,
+    quick: bool,
+    set_: tuple[str, ...],
+    seed: int,
+    ratios: str,
 ) -> None:
     """Measure published figures in virtual time, and say how near we come.
 

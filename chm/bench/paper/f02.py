@@ -120,9 +120,13 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
         x = [row["turn"] for row in shown]
         curves.append(Curve(f"{mib} MiB", x, [row["read GB/s"] for row in shown]))
     return Finding(
-        values, rows, [Plot("reads of a turn", "turn", "GB/s", curves), _split(data["64"]["rows"])],
-        ["A line of the cache is 1 MiB in this preset. All reads of a turn come before its writes; "
-         "interleaved per conversation, the collapse comes one turn earlier."],
+        values,
+        rows,
+        [Plot("reads of a turn", "turn", "GB/s", curves), _split(data["64"]["rows"])],
+        [
+            "A line of the cache is 1 MiB in this preset. All reads of a turn come before its writes; "
+            "interleaved per conversation, the collapse comes one turn earlier."
+        ],
     )
 
 
@@ -146,8 +150,15 @@ def _claims() -> list[Claim]:
         grade = "D" if mib == 32 else "B"
         out.append(near(f"turn.{mib}", f"{mib} MiB: {said}", "", turn, 0, grade, SOURCE))
         out.append(
-            near(f"plateau.{mib}", f"{mib} MiB: slowest turn before it", "GB/s", (23.5, 25), 0.05,
-                 "B", SOURCE)
+            near(
+                f"plateau.{mib}",
+                f"{mib} MiB: slowest turn before it",
+                "GB/s",
+                (23.5, 25),
+                0.05,
+                "B",
+                SOURCE,
+            )
         )
         if turn <= TURNS:
             out += _after(mib)
@@ -156,10 +167,24 @@ def _claims() -> list[Claim]:
 
 def _after(mib: int) -> list[Claim]:
     return [
-        near(f"floor.{mib}", f"{mib} MiB: slowest turn from it on", "GB/s", (5, 6.4), 0.15, "B",
-             SOURCE),
-        near(f"floor top.{mib}", f"{mib} MiB: fastest turn from it on", "GB/s", (5, 6.4), 0.15,
-             "B", SOURCE),
+        near(
+            f"floor.{mib}",
+            f"{mib} MiB: slowest turn from it on",
+            "GB/s",
+            (5, 6.4),
+            0.15,
+            "B",
+            SOURCE,
+        ),
+        near(
+            f"floor top.{mib}",
+            f"{mib} MiB: fastest turn from it on",
+            "GB/s",
+            (5, 6.4),
+            0.15,
+            "B",
+            SOURCE,
+        ),
         most(f"hits.{mib}", f"{mib} MiB: highest hit rate from it on", "", 0.28, 0, "D", SOURCE),
     ]
 

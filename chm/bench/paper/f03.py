@@ -56,7 +56,9 @@ def _size(lab: Lab, gib: int, mib: int, count: int) -> list[dict[str, Any]]:
             if turn in _turns(lab.quick):
                 addrs = load.reads(turn)
                 each = addrs.reshape(count, -1).tolist()
-                ns = stream_all(device, [[(a, load.block) for a in one] for one in each], CONCURRENCY)
+                ns = stream_all(
+                    device, [[(a, load.block) for a in one] for one in each], CONCURRENCY
+                )
                 rows.append(
                     {
                         "DRAM GiB": gib,
@@ -105,13 +107,27 @@ FIGURE = Figure(
     presets=(PRESET,),
     claims=(
         *(
-            least(f"worst.{gib}", f"{gib} GiB: slowest turn of all block sizes, over min(SSD, link)",
-                  "", 0.9, 0.05, "B" if gib == 64 else "C", SOURCE)
+            least(
+                f"worst.{gib}",
+                f"{gib} GiB: slowest turn of all block sizes, over min(SSD, link)",
+                "",
+                0.9,
+                0.05,
+                "B" if gib == 64 else "C",
+                SOURCE,
+            )
             for gib in DRAM_GIB
         ),
         near("kept", "bytes that the window keeps between turns", "B", 0, 0, "D", "definition"),
-        near("steady", "change of the rate with twice the conversations, plus 1", "", 1, 0.02, "D",
-             "steady state"),
+        near(
+            "steady",
+            "change of the rate with twice the conversations, plus 1",
+            "",
+            1,
+            0.02,
+            "D",
+            "steady state",
+        ),
     ),
     calibrated="SSD 23 GB/s, link",
     predicted="that every turn, block size and window size reaches it",

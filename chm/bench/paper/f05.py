@@ -40,7 +40,11 @@ def measure(lab: Lab, part: str) -> Data:
         for n in LENGTHS:
             alone = ahead.one_by_one(consecutive(n, BLOCK), BLOCK)
             rows.append(
-                {"objects": n, "off ms": alone / 1e6, "on ms": ahead.ordered(consecutive(n, BLOCK), BLOCK) / 1e6}
+                {
+                    "objects": n,
+                    "off ms": alone / 1e6,
+                    "on ms": ahead.ordered(consecutive(n, BLOCK), BLOCK) / 1e6,
+                }
             )
     for row in rows:
         row["gain"] = row["off ms"] / row["on ms"] - 1
@@ -84,7 +88,9 @@ FIGURE = Figure(
     title="prefetch on and off, 16 MiB objects",
     presets=(PRESET,),
     claims=(
-        near("off", "off: issue, wait, deliver, one after the other", "GB/s", OFF, 0.05, "B", SOURCE),
+        near(
+            "off", "off: issue, wait, deliver, one after the other", "GB/s", OFF, 0.05, "B", SOURCE
+        ),
         near("on", "on: a window of 8 objects", "GB/s", (23, 25), 0.08, "B", SOURCE),
         report("mean", "mean gain (ours: requests of 1 to 4 objects)", "", 0.35, "B", SOURCE),
         report("micro", "gain in the microbenchmark (ours: 3 objects)", "", 0.37, "B", SOURCE),

@@ -35,8 +35,9 @@ def measure(lab: Lab, part: str) -> Data:
         # Far from what was written, and in no order that a drive could make use of.
         cold = np.random.default_rng(lab.settings.seed).permutation(misses).astype(np.uint64)
         before = device.stats()
-        miss = rate(misses * LINE, traffic.read(cold * np.uint64(LINE) + np.uint64(32 * GIB), LINE,
-                                                DEPTH))
+        miss = rate(
+            misses * LINE, traffic.read(cold * np.uint64(LINE) + np.uint64(32 * GIB), LINE, DEPTH)
+        )
         missed = device.stats() - before
     return {
         "read": read,

@@ -11,6 +11,7 @@ sets, so the rate is the same; that is checked at two scales.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -120,7 +121,7 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
     by_ratio = {row["ratio"]: row["GB/s"] for row in rows}
     rates = [row["GB/s"] for row in rows]
     values: dict[str, Any] = {f"{r:g}": by_ratio[r] for r in PUBLISHED}
-    falls = all(a >= b * 0.995 for a, b in zip(rates, rates[1:], strict=False))
+    falls = all(a >= b * 0.995 for a, b in itertools.pairwise(rates))
     values["monotone"] = falls
     values["scale"] = data["scale"]["GB/s"] / by_ratio[CHECKED]
     x = list(by_ratio)
@@ -144,8 +145,15 @@ FIGURE = Figure(
             for r, v in PUBLISHED.items()
         ),
         shape("monotone", "never rises from one ratio to the next", "A", SOURCE),
-        near("scale", "a quarter of the scale, over the scale used, at 0.67", "", 1, 0.03, "D",
-             "nothing in the model knows the number of sets"),
+        near(
+            "scale",
+            "a quarter of the scale, over the scale used, at 0.67",
+            "",
+            1,
+            0.03,
+            "D",
+            "nothing in the model knows the number of sets",
+        ),
     ),
     calibrated="22.3 GB/s (the link), the misses in flight and the share of usable lines",
     predicted="the curve between and beyond; hit rates from how lines fall into sets",

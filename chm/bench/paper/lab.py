@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from typing import Any
 
 import chm
 from chm import preset as presets
 from chm.bench.paper.figure import Settings
-from chm.options import Options, SimOptions
+from chm.options import Options
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -47,8 +46,6 @@ STRUCTURE = frozenset(
 SWITCHES = frozenset(("software_ns",))
 """Fields that a figure may set to nothing: the thing itself is there or not."""
 
-_SIM = frozenset(f.name for f in fields(SimOptions))
-
 
 def options_for(
     name: str,
@@ -60,21 +57,23 @@ def options_for(
     """Options of a simulated device of a preset, without contents, of at least ``capacity``."""
     for field in (*(structure.keys() - STRUCTURE), *(set(without) - SWITCHES)):
         raise ValueError(f"{field} is the preset's to say: a figure may not set it")
-    options = presets.load(name).options(media="sim").replace(**structure)
+    options = presets.load(name).options().replace(**structure)
     members = options.members or 1
     share = -(-capacity // (MIB * members)) * MIB + HEADER_AREA
-    sim = options.sim.replace(capacity_bytes=share, no_contents=True, **dict.fromkeys(without, 0))
+    sim = options.sim.replace(
+        no_contents=True, capacity_bytes=share, seed=settings.seed, **dict.fromkeys(without, 0)
+    )
     options = options.replace(sim=sim, prefault="no", huge_pages="never", members=members)
     return _with_sets(options, settings)
 
 
 def _with_sets(options: Options, settings: Settings) -> Options:
-    for field, text in settings.sets:
-        value: Any = int(text) if text.isdigit() else text
-        if field in _SIM:
-            options = options.replace(sim=options.sim.replace(**{field: value}))
+    given = presets.parse_settings(f"{field}={text}" for field, text in settings.sets)
+    for name, number in given.items():
+        if presets.find_field(name).table == "sim":
+            options = options.replace(sim=options.sim.replace(**{name: number.value}))
         else:
-            options = options.replace(**{field: value})
+            options = options.replace(**{name: number.value})
     return options
 
 
@@ -119,8 +118,8 @@ def _record(
         "seed": seed,
         "structure": dict(sorted(structure.items())),
         "virtual_ns": device.now(),
-        "sim_ios": getattr(stats,"sim_ios",0),
-        "sim_digest": f"{getattr(stats,'sim_digest',0):016x}",
+        "sim_ios": stats.sim_ios,
+        "sim_digest": f"{stats.sim_digest:016x}",
         "read_bytes": stats.read_bytes,
         "write_bytes": stats.write_bytes,
     }

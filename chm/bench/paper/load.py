@@ -6,6 +6,7 @@ Everything here is a function of its arguments and the device's virtual clock.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections import deque
@@ -71,6 +72,12 @@ class Traffic:
             self._write_all(addrs[at : at + self.most], length)
         return self.device.now() - begin
 
+    def offer(self, addr: int, length: int) -> bool:
+        """Write one range if there is room for all of it now; else it is skipped."""
+        self._writes.addr[0] = addr
+        self._writes.length[0] = length
+        return self._writes.write(0, 1) == 1
+
     def _write_all(self, addrs: Addresses, length: int) -> None:
         n = len(addrs)
         self._writes.addr[:n] = addrs
@@ -90,11 +97,12 @@ class Traffic:
 def latencies(
     device: chm.Device, clients: Sequence[Iterator[int]], length: int
 ) -> npt.NDArray[np.int64]:
-    """Each client reads ``length`` bytes at its next address as soon as the read before has ended.
-    The nanoseconds of every read, in order of ending."""
+    """Each client reads ``length`` bytes at its next address the moment the read before has
+    arrived. The nanoseconds of every read, in order of arrival."""
     reads = BulkReads(device, len(clients), _nowhere())
     reads.length[:] = length
     began: dict[int, tuple[int, int]] = {}  # handle: client, when
+    coming: list[tuple[int, int]] = []  # when, handle: on the host link
     took: list[int] = []
 
     def start(client: int) -> None:
@@ -107,19 +115,21 @@ def latencies(
     for client in range(len(clients)):
         start(client)
     while began:
-        for handle in ended(device):
-            client, since = began.pop(handle)
-            reads.end(handle)
-            took.append(device.now() - since)
-            start(client)
+        for handle in device.reap():
+            heapq.heappush(coming, (reads.arrival(handle), handle))
+        now = device.now()
+        if not coming or coming[0][0] > now:
+            device.step(coming[0][0] if coming else now + _LOOK_NS)
+            continue
+        at, handle = heapq.heappop(coming)
+        reads.end(handle)
+        client, since = began.pop(handle)
+        took.append(at - since)
+        start(client)
     return np.asarray(took, np.int64)
 
 
-def ended(device: chm.Device) -> list[int]:
-    """Handles of reads that have ended; waits for the first."""
-    while not (handles := device.reap()):
-        device.step(device.now() + 1_000_000)
-    return handles
+_LOOK_NS = 1_000_000  # nothing has arrived: let that much time pass at most, then look again
 
 
 def consecutive(count: int, length: int) -> Addresses:

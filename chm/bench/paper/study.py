@@ -72,7 +72,9 @@ class _Work:
     errors: dict[str, str] = field(default_factory=dict)
 
 
-def measure_part(name: str, part: str, settings: Settings) -> tuple[Data, list[dict[str, Any]], str]:
+def measure_part(
+    name: str, part: str, settings: Settings
+) -> tuple[Data, list[dict[str, Any]], str]:
     """What one part measured, its runs, and why it failed if it did. Runs in any process."""
     lab = Lab(settings)
     try:
