@@ -179,9 +179,7 @@ class Preset:
         if not settings:
             return self
         numbers = {**self.numbers, **parse_settings(settings)}
-        made = dataclasses.replace(
-            self, numbers=numbers, settings=(*self.settings, *settings)
-        )
+        made = dataclasses.replace(self, numbers=numbers, settings=(*self.settings, *settings))
         check(made)
         return made
 
@@ -330,7 +328,9 @@ def _from_data(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> P
         if key not in ABOUT:
             raise bad(f"[preset] has no {key!r}{nearest(key, ABOUT)}")
         if not isinstance(value, list if key == "sources" else str):
-            raise bad(f"[preset] {key}: {value!r} is not {'a list' if key == 'sources' else 'text'}")
+            raise bad(
+                f"[preset] {key}: {value!r} is not {'a list' if key == 'sources' else 'text'}"
+            )
     numbers: dict[str, Number] = {}
     sources: tuple[str, ...] = ()
     if "extends" in about:

@@ -25,11 +25,12 @@ from chm.bench import doctor as doctor_module
 from chm.bench import jobs as job_files
 from chm.bench.campaign import Output, conduct
 from chm.bench.models import MODELS, TOKENS_PER_BLOCK, block_bytes
-from chm.bench.options import FILE, SIZE, SWITCH, ConfigError, Option, options_of
-from chm.bench.outcome import document, dumps, emit
-from chm.bench.presets import complete_fields, complete_names, preset
+from chm.bench.options import FILE, SETTINGS, SIZE, SWITCH, ConfigError, Option, options_of
+from chm.bench.outcome import document, dumps
+from chm.bench.presets import preset
 from chm.bench.report import show_findings
 from chm.bench.runner import EXPECTED, EXPERIMENTS, Experiment, runs_of
+from chm.bench.sweep import emit
 from chm.bench.target import scratch_directory
 
 INTERRUPTED = 130
@@ -80,7 +81,8 @@ def _flag(option: Option) -> click.Option:
     """The flag of one option; its text is parsed where job files are parsed too."""
 
     def complete(*args: Any) -> list[CompletionItem]:
-        return [CompletionItem(c) for c in option.kind.choices if c.startswith(args[-1])]
+        words = option.kind.complete() if option.kind.complete else option.kind.choices
+        return [CompletionItem(c) for c in words if c.startswith(args[-1])]
 
     default = option.kind.show(option.default)
     file = option.kind is FILE
@@ -92,6 +94,7 @@ def _flag(option: Option) -> click.Option:
         metavar=option.kind.name,
         help=f"{option.help}  [{default}]" if default else option.help,
         type=click.Path() if file else str,
+        multiple=option.kind is SETTINGS,
         shell_complete=None if file else complete,
         **alone,
     )
@@ -145,7 +148,7 @@ def _output(values: dict[str, Any]) -> Output:
 def _experiment_command(e: Experiment, out: click.Option) -> click.Command:
     def callback(**values: Any) -> None:
         output = _output(values)
-        given = {k: v for k, v in values.items() if v is not None}
+        given = {k: " ".join(v) if isinstance(v, tuple) else v for k, v in values.items() if v}
         _conduct(lambda: runs_of(e.name, given), output)
 
     return click.Command(

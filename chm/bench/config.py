@@ -4,6 +4,7 @@ checked."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -14,16 +15,22 @@ from chm.bench.options import (
     COUNT,
     FACTOR,
     FILE,
+    PRESET,
     RATE,
+    SETTINGS,
     SIZE,
     SWITCH,
     TEXT,
     TIME,
+    ConfigError,
     Kind,
     choice,
     option,
 )
+from chm import preset as presets
+from chm import units
 from chm.options import Options
+from chm.preset import Preset
 
 MIB = 1 << 20
 
@@ -40,10 +47,35 @@ MODEL = Kind("MODEL", _parse_model, choices=tuple(MODELS))
 DEFAULT_BLOCK = 16 * MIB  # Llama-3.1-8B at 128 tokens
 
 
+# Flags that a preset sets unless they are given, and the fields they stand for.
+FLAGS = {
+    "members": "members",
+    "dram": "dram_bytes",
+    "write_buffer": "write_buffer_bytes",
+    "durability": "durability",
+    "fcfs": "fcfs",
+    "link_rate": "link_rate",
+    "link_latency": "link_latency_ns",
+    "sim_read_rate": "read_rate",
+    "sim_write_rate": "write_rate",
+    "sim_read_latency": "read_latency_ns",
+    "sim_write_latency": "write_latency_ns",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
     """The device under test and the run's seed."""
 
+    preset: str = option(
+        "",
+        PRESET,
+        "a device as data, simulated unless --media says otherwise; other flags win over it; see "
+        "'chm-bench preset list'",
+    )
+    set: str = option(
+        "", SETTINGS, "a field of the preset's tables, over everything else; may be repeated"
+    )
     media: str = option(
         "auto", choice("auto", "uring", "threads", "sync", "sim"), "what it lies on"
     )
@@ -91,6 +123,36 @@ class DeviceConfig:
         if self.media == "sim" and self.thread == "on":
             raise ValueError("--thread on: a simulated device is stepped by its caller")
         self.tuned()
+        self.load_preset()
+        if not self.simulated:
+            for name, n in presets.parse_settings(self.set.split()).items():
+                if presets.find_field(name).table == "sim":
+                    raise ValueError(f"--set {name}={n.text}: of [sim], and --media {self.media}")
+
+    @classmethod
+    def filled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Values that were given, over those of the preset among them."""
+        if not given.get("preset"):
+            return dict(given)
+        p = presets.load(given["preset"])
+        flags = {flag: p.get(name) for flag, name in FLAGS.items() if name in p.numbers}
+        flags["media"] = "sim"
+        flags["sim_contents"] = not p.get("no_contents", True)
+        if given.get("media", "sim") != "sim":  # its drive has no part in the run
+            flags = {k: v for k, v in flags.items() if not k.startswith(("sim_", "members"))}
+        return {**flags, **given}
+
+    def load_preset(self) -> Preset:
+        """The preset with --set over it; without one, what --set says alone."""
+        base = presets.load(self.preset) if self.preset else Preset("", "", {})
+        return base.set(self.set.split())
+
+    def preset_facts(self) -> dict[str, Any] | None:
+        """What a result says of its preset: name, hash, and every value of it, --set included."""
+        if not self.preset:
+            return None
+        loaded = presets.load(self.preset)
+        return {**self.load_preset().to_dict(), "digest": loaded.digest}
 
     @property
     def simulated(self) -> bool:
@@ -114,7 +176,8 @@ class DeviceConfig:
 
     def device_options(self, capacity: int) -> dict[str, Any]:
         """Keyword arguments of chm.Options, without paths."""
-        out: dict[str, Any] = {
+        out: dict[str, Any] = self._preset_values("device", "link")
+        out |= {
             "media": self.media,
             "dram_bytes": self.dram,
             "write_buffer_bytes": self.write_buffer,
@@ -123,7 +186,7 @@ class DeviceConfig:
             "buffered": self.buffered,
             "lock_memory": self.lock_memory,
             "huge_pages": self.huge_pages,
-            "prefault": "now",  # first touch of memory must not fall into a timed phase
+            "prefault": self._prefault(),
             "fcfs": self.fcfs,
             "link_rate": self.link_rate,
             "link_latency_ns": self.link_latency,
@@ -133,19 +196,48 @@ class DeviceConfig:
             out["fault"] = {"script": self.fault.replace(";", "\n")}
         if self.simulated:
             out |= self._sim_options(capacity)
-        return out | self.tuned()
+        return out | self._set_values("device", "link") | self.tuned()
+
+    def _prefault(self) -> str:
+        """First touch of memory must not fall into a timed phase, where time is real."""
+        return "no" if self.simulated and not self.sim_contents else "now"
+
+    def _preset_values(self, *tables: str) -> dict[str, Any]:
+        values = presets.load(self.preset).values(*tables) if self.preset else {}
+        values.pop("members", None)
+        return values
+
+    def _set_values(self, *tables: str) -> dict[str, Any]:
+        known = presets.known_fields()
+        numbers = presets.parse_settings(self.set.split())
+        return {k: n.value for k, n in numbers.items() if known[k].table in tables}
+
+    def _member_bytes(self, capacity: int, members: int) -> int:
+        """Size of a drive: the preset's, which must do, or what the run needs."""
+        row = self.stripe * members
+        need = -(-capacity // row) * self.stripe + MIB
+        has = int(self.load_preset().get("capacity_bytes")) or need
+        if has < need:
+            raise ConfigError(
+                f"the run needs {units.format_size(need * members)} and the device has "
+                f"{units.format_size(has * members)}: use fewer or smaller blocks, or --set "
+                f"capacity_bytes={units.format_size(need).replace(' ', '')} or more"
+            )
+        return has
 
     def _sim_options(self, capacity: int) -> dict[str, Any]:
-        row = self.stripe * self.members
+        members = int(self._set_values("device").get("members", self.members))
         return {
-            "members": self.members,
+            "members": members,
             "sim": {
-                "capacity_bytes": -(-capacity // row) * self.stripe + MIB,
+                **self._preset_values("sim"),
+                "capacity_bytes": self._member_bytes(capacity, members),
                 "read_rate": self.sim_read_rate,
                 "write_rate": self.sim_write_rate,
                 "read_latency_ns": self.sim_read_latency,
                 "write_latency_ns": self.sim_write_latency,
                 "no_contents": not self.sim_contents,
+                **self._set_values("sim"),
             },
         }
 

@@ -19,12 +19,13 @@ import dataclasses
 import difflib
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from chm import preset as presets
 from chm import units
 
 VALUES_MAX = 10_000  # of one option; a typo in a range must not fill the memory
@@ -44,6 +45,7 @@ class Kind:
     choices: tuple[str, ...] = ()
     numeric: bool = False
     step: str = ""  # of a range that names none
+    complete: Callable[[], Iterable[str]] | None = None  # words for the shell, where they vary
 
 
 def _parse_switch(text: str) -> bool:
@@ -92,6 +94,9 @@ FACTOR = Kind("X", _parse_factor, numeric=True, step="1")
 SWITCH = Kind("on|off", _parse_switch, lambda v: "on" if v else "off", ("on", "off"))
 TEXT = Kind("TEXT", str)
 FILE = Kind("FILE", str)
+# FIELD=VALUE, several separated by blanks; a list of values makes a sweep of that field.
+SETTINGS = Kind("FIELD=VALUE", str, complete=lambda: (f"{n}=" for n in presets.known_fields()))
+PRESET = Kind("NAME|FILE", str, complete=lambda: presets.available())
 
 
 def choice(*names: str) -> Kind:
@@ -143,7 +148,20 @@ def options_of(config: type) -> list[Option]:
 _RANGE = re.compile(r"(?P<low>[^.]+(?:\.\d[^.]*)?)\.\.(?P<high>.+?)(?:(?P<op>[:*])(?P<step>.+))?$")
 
 
+def _expand_settings(text: str) -> Iterator[str]:
+    """Every combination of the values that the words FIELD=VALUE,VALUE list."""
+    words = []
+    for word in text.split():
+        name, eq, values = word.partition("=")
+        words.append([f"{name}{eq}{value}" for value in values.split(",")])
+    for combination in itertools.product(*words):
+        yield " ".join(combination)
+
+
 def _expand(text: str, kind: Kind) -> Iterator[Any]:
+    if kind is SETTINGS:
+        yield from _expand_settings(text)
+        return
     for part in text.split(","):
         found = _RANGE.match(part.strip()) if kind.numeric else None
         if found:
@@ -208,9 +226,13 @@ def cases(config: type[C], given: Mapping[str, str], name: str) -> list[Case[C]]
 
 
 def build(config: type[C], values: Mapping[str, Any]) -> C:
-    """Make a configuration; what its checks refuse becomes a ConfigError."""
+    """Make a configuration; what its checks refuse becomes a ConfigError.
+
+    A class may have `filled`, which adds values to those that were given.
+    """
+    fill: Callable[[Mapping[str, Any]], Mapping[str, Any]] = getattr(config, "filled", dict)
     try:
-        return config(**values)
+        return config(**fill(values))
     except ValueError as e:
         raise ConfigError(str(e)) from e
 

@@ -16,7 +16,8 @@ import chm
 from chm import preset as presets
 from chm import units
 from chm.bench.options import ConfigError
-from chm.bench.outcome import document, dumps, emit
+from chm.bench.outcome import document, dumps
+from chm.bench.sweep import emit
 from chm.preset import Preset, PresetError
 
 NO_BYTES = "keeps no bytes; nothing can be verified"
@@ -30,9 +31,7 @@ def complete_names(_ctx: Any, _param: Any, incomplete: str) -> list[CompletionIt
 
 def complete_fields(_ctx: Any, _param: Any, incomplete: str) -> list[CompletionItem]:
     """Tab completion: FIELD= of a --set."""
-    return [
-        CompletionItem(f"{n}=") for n in presets.known_fields() if n.startswith(incomplete)
-    ]
+    return [CompletionItem(f"{n}=") for n in presets.known_fields() if n.startswith(incomplete)]
 
 
 _NAME = click.argument("name", metavar="NAME|FILE", shell_complete=complete_names)

@@ -16,6 +16,7 @@ import csv
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,10 @@ from chm.bench.runner import Run
 
 def digest(run: Run) -> str:
     """What makes two runs the same run."""
-    what = [run.experiment.name, run.name, chm.__version__, options.to_json(run.case.config)]
+    config = run.case.config
+    what = [run.experiment.name, run.name, chm.__version__, options.to_json(config)]
+    if config.preset:  # its file may have changed
+        what.append(config.load_preset().digest)
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -42,6 +46,15 @@ def write_text(path: Path, text: str) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def emit(text: str, where: str) -> None:
+    """Write a document to a file, whole or not at all, or to standard output."""
+    if where == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_text(Path(where), text)
 
 
 @dataclass(frozen=True)

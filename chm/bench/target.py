@@ -199,6 +199,8 @@ class Target:
             "members": info.members,
             "stripe_bytes": info.stripe_bytes,
             "link_rate": info.link_rate,
+            "options": self.dev.options.to_dict(),
+            "preset": self.config.preset_facts(),
         }
 
 
@@ -219,6 +221,11 @@ def open_target(config: DeviceConfig, capacity: int) -> Iterator[Target]:
             _format(config, paths, capacity)
         dev = stack.enter_context(chm.open([str(p) for p in paths], **options))
         target = Target(config, dev, dev.info, paths, Payload(config.seed))
+        if config.preset and not config.simulated:
+            target.notes.append(
+                f"preset {config.preset} on media {config.media}: its [device] and [link] apply, "
+                "its [sim] does not"
+            )
         if target.info.note:
             target.notes.append(target.info.note)
         if not target.info.contents:
