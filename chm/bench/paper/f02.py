@@ -146,7 +146,7 @@ def _split(rows: list[dict[str, Any]]) -> Plot:
 def _claims() -> list[Claim]:
     out: list[Claim] = []
     for mib, turn in COLLAPSE.items():
-        said = "turn of the collapse" if turn <= TURNS else "turn of the collapse (11: none to 10)"
+        said = "turn of the collapse" if turn <= TURNS else "turn of the collapse (11: never)"
         grade = "D" if mib == 32 else "B"
         out.append(near(f"turn.{mib}", f"{mib} MiB: {said}", "", turn, 0, grade, SOURCE))
         out.append(
@@ -198,7 +198,7 @@ FIGURE = Figure(
     claims=_claims(),
     calibrated="the line's rate, and the number of misses in flight from the miss rate of about "
     "5 GB/s",
-    predicted="the turn of the collapse of each block size, the hit rate after it, the SSD's traffic",
+    predicted="the turn of the collapse of each block size, the hit rate after it, SSD traffic",
     measure=measure,
     combine=combine,
     parts=lambda _: [Part(str(mib), _COST[mib]) for mib in COLLAPSE],

@@ -55,10 +55,8 @@ def _size(lab: Lab, gib: int, mib: int, count: int) -> list[dict[str, Any]]:
         for turn in range(1, TURNS + 1):
             if turn in _turns(lab.quick):
                 addrs = load.reads(turn)
-                each = addrs.reshape(count, -1).tolist()
-                ns = stream_all(
-                    device, [[(a, load.block) for a in one] for one in each], CONCURRENCY
-                )
+                each = [[(a, load.block) for a in one] for one in addrs.reshape(count, -1).tolist()]
+                ns = stream_all(device, each, CONCURRENCY)
                 rows.append(
                     {
                         "DRAM GiB": gib,
@@ -98,7 +96,8 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
 def _apart(part: Data) -> float:
     """How far twice the conversations are from the same rate, at the last turn."""
     one = next(r for r in reversed(part["rows"]) if r["block MiB"] == 16)
-    return abs(part["twice"][-1]["read GB/s"] / one["read GB/s"] - 1)
+    change = part["twice"][-1]["read GB/s"] / one["read GB/s"] - 1
+    return float(abs(change))
 
 
 FIGURE = Figure(

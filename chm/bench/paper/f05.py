@@ -35,7 +35,6 @@ def measure(lab: Lab, part: str) -> Data:
         on = rate(count * BLOCK, Stager(device, WINDOW).read(consecutive(count, BLOCK), BLOCK))
     rows = []
     with lab.device(PRESET, count * BLOCK, "single requests") as device:
-        # One object at a time here: a request's first delivery starts when its first object is there.
         ahead = Stager(device, WINDOW)
         for n in LENGTHS:
             alone = ahead.one_by_one(consecutive(n, BLOCK), BLOCK)
@@ -77,8 +76,8 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
         "The published means are over turns and mixes that are not published. Ours are of requests "
         "of 1 to 4 objects, alone on the device (inputs over 2K characters are 4 blocks of 128 "
         "tokens), so they are shown and not judged.",
-        f"-14 % end to end with +35 % of load bandwidth means that loads were {share:.0%} of the run "
-        "time; that is arithmetic, not a measurement of ours.",
+        f"-14 % end to end with +35 % of load bandwidth means that loads were {share:.0%} of the "
+        "run time; that is arithmetic, not a measurement of ours.",
     ]
     return Finding(values, d["rows"], [plot], notes)
 

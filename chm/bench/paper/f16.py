@@ -47,8 +47,8 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
         Curve("ours, published", [1, 2], [9, 18], published=True),
     ]
     notes = [
-        "The cache's metadata is from the transparent mode. The streams use the prefetch call, which "
-        "here is the window: prefetching into a transparent cache is not modelled."
+        "The cache's metadata is from the transparent mode. The streams use the prefetch call, "
+        "here the window: prefetching into a transparent cache is not modelled."
     ]
     return Finding(values, d["rows"], [Plot("streams", "SSDs", "GB/s", curves)], notes)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from chm.bench.paper.claim import near
 from chm.bench.paper.figure import Curve, Data, Figure, Finding, Part, Plot, Settings
@@ -25,7 +26,7 @@ QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99
 SOURCE = "Cylon's data files (MIO, 4 threads, 16 and 64 GB)"
 
 
-def _chase(pages: np.ndarray, thread: int) -> Iterator[int]:  # type: ignore[type-arg]
+def _chase(pages: npt.NDArray[np.int64], thread: int) -> Iterator[int]:
     for page in pages[thread::THREADS].tolist():
         for line in range(PAGE // LOAD):
             yield page * PAGE + line * LOAD
@@ -49,7 +50,7 @@ def measure(lab: Lab, part: str) -> Data:
     }
 
 
-def _quantile(ordered: np.ndarray, q: float) -> float:  # type: ignore[type-arg]
+def _quantile(ordered: npt.NDArray[np.float64], q: float) -> float:
     return float(ordered[min(int(q * len(ordered)), len(ordered) - 1)])
 
 

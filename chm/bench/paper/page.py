@@ -17,7 +17,8 @@ from chm.bench.paper.table import HEAD, cells
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --met: #1a7f37; --missed: #c9252d;
   --shape: #1b7c9c; }
-@media (prefers-color-scheme: dark) { :root { --met: #57c773; --missed: #ff7b80; --shape: #5cc3e6; } }
+@media (prefers-color-scheme: dark) {
+  :root { --met: #57c773; --missed: #ff7b80; --shape: #5cc3e6; } }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 img { width: 100%; max-width: 62rem; height: auto; background: #fff; border-radius: 6px; }
