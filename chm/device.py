@@ -49,7 +49,9 @@ def _fill(struct: Any, options: OptionGroup, keep: list[Any]) -> None:
         elif isinstance(value, str):
             keep.append(ffi.new("char[]", value.encode("utf-8", "surrogateescape")))
             value = keep[-1]
-        if value:
+        if value and "array" in f.metadata:
+            getattr(struct, f.metadata["array"])[f.metadata["at"]] = value
+        elif value:
             setattr(struct, f.name, value)
 
 

@@ -59,6 +59,11 @@ def _durations(count: int) -> Any:
     return field(default=(), metadata={"parse": parse})
 
 
+def _element(array: str, at: int) -> Any:
+    """A duration that is one element of an array on the C side."""
+    return field(default=0, metadata={"parse": parse_duration, "array": array, "at": at})
+
+
 def _count() -> Any:
     return field(default=0, metadata={"parse": _parse_count})
 
@@ -150,7 +155,12 @@ def _group(cls: type[T]) -> Any:
 
 @dataclass(frozen=True)
 class SimOptions(OptionGroup):
-    """Timing of the simulated medium; each member is one resource that reads and writes share."""
+    """Timing of the simulated medium, and how large it is; docs/simulator.md describes the model.
+
+    With ``dies`` 0 each member is one resource that reads and writes share, with rates and
+    latencies. With dies it is a flash drive, for which ``read_rate`` and ``write_rate`` are those
+    of its link. The three ``page_read_*`` fields are ``page_read_ns[0..2]`` of chm.h.
+    """
 
     capacity_bytes: Size = _size()
     read_rate: Size = _rate()
@@ -160,6 +170,25 @@ class SimOptions(OptionGroup):
     barrier_ns: Size = _duration()
     no_contents: bool = _flag()
     volatile_cache: bool = _flag()
+
+    dies: int = _count()
+    channels: int = _count()
+    planes: int = _count()
+    page_bytes: Size = _size()
+    block_pages: int = _count()
+    page_read_lower_ns: Size = _element("page_read_ns", 0)
+    page_read_middle_ns: Size = _element("page_read_ns", 1)
+    page_read_upper_ns: Size = _element("page_read_ns", 2)
+    program_ns: Size = _duration()
+    erase_ns: Size = _duration()
+    suspend_ns: Size = _duration()
+    channel_rate: Size = _rate()
+    cache_bytes: Size = _size()
+    command_ns: Size = _duration()
+
+    software_ns: Size = _duration()
+    dram_rate: Size = _rate()
+    seed: int = _count()
 
 
 @dataclass(frozen=True)

@@ -222,6 +222,8 @@ class Stats(Record):
     resubmits: int
     steps: int
     sleeps: int
+    sim_ios: int
+    sim_digest: int
     stage_ns: Histogram
     demand_ns: Histogram
     read_io_ns: Histogram
@@ -230,9 +232,13 @@ class Stats(Record):
     flush_at_read: Histogram
 
     def __sub__(self, earlier: Stats) -> Stats:
-        """What happened since ``earlier``; levels (``open``, ``*_used_bytes``) as their change."""
+        """What happened since ``earlier``; levels (``open``, ``*_used_bytes``) as their change.
+
+        ``sim_digest`` stays that of all the I/O so far.
+        """
         pairs = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return Stats(**{name: value - getattr(earlier, name) for name, value in pairs})
+        change = {name: value - getattr(earlier, name) for name, value in pairs}
+        return Stats(**{**change, "sim_digest": self.sim_digest})
 
 
 def info_of(struct: Any) -> DeviceInfo:

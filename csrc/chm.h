@@ -69,17 +69,40 @@ const char *chm_version(void);
 
 /* ------------------------------------------------------------------ making and opening a device */
 
-/* Timing of the simulated medium. Each member is one resource that reads and writes share:
- * an I/O of n bytes occupies it for n/rate and ends latency after that. */
+/*
+ * Timing of the simulated medium (docs/simulator.md). With dies = 0 each member is one resource
+ * that reads and writes share: an I/O of n bytes occupies it for n/rate and ends latency after.
+ * With dies it is a flash drive: dies, channels, a write cache, and a link of its own; the two
+ * latencies have no use then. Zero means the default unless said otherwise.
+ */
 struct chm_sim_options {
     uint64_t capacity_bytes;   /* per member, header included; default 1 GiB */
-    uint64_t read_rate;        /* bytes/s; default 2 GB/s */
-    uint64_t write_rate;       /* bytes/s; default 2 GB/s */
+    uint64_t read_rate;        /* bytes/s; default 2 GB/s; with dies: SSD link, reads */
+    uint64_t write_rate;       /* bytes/s; default 2 GB/s; with dies: SSD link, writes */
     uint64_t read_latency_ns;  /* default 80 us */
     uint64_t write_latency_ns; /* default 20 us */
     uint64_t barrier_ns;       /* default 1 ms */
     uint32_t no_contents;      /* 1: keep no bytes (TB-scale runs); reads leave memory as it is */
     uint32_t volatile_cache;   /* 1: writes need a barrier to survive chm_sim power cut */
+
+    /* each member a flash drive */
+    uint32_t dies;        /* default 0: rates only; at most 1024 */
+    uint32_t channels;    /* dies is a multiple of it; default the largest of 8, 4, 2, 1 */
+    uint32_t planes;      /* pages that a die reads or programs at once; default 1, at most 16 */
+    uint32_t page_bytes;  /* power of two, 4 KiB .. 1 MiB; default 16 KiB */
+    uint32_t block_pages; /* programs of a die between two erases; default 1024 */
+    uint64_t page_read_ns[3]; /* lower, middle, upper page; default 60 us; [1], [2]: as [0] */
+    uint64_t program_ns;      /* one program, of a page on each plane; default 600 us */
+    uint64_t erase_ns;        /* 0: erasing takes no time */
+    uint64_t suspend_ns;   /* for a read to suspend a program or erase; 0: it waits for its end */
+    uint64_t channel_rate; /* bytes/s of one channel; default 1.6 GB/s */
+    uint64_t cache_bytes;  /* writes are acknowledged when they are in it; 0: when programmed */
+    uint64_t command_ns;   /* SSD firmware, latency of a command; 0: none */
+
+    /* around the members, with dies or without */
+    uint64_t software_ns; /* host software, which does one I/O after the other; 0: none */
+    uint64_t dram_rate;   /* device DRAM port, bytes/s: SSD transfers and the host link; 0: none */
+    uint64_t seed;        /* which page is of which kind */
 };
 
 /* Slow a medium down (wrapper): one token bucket that reads and writes share. 0 = not paced. */
@@ -613,6 +636,8 @@ struct chm_stats {
     uint64_t read_ios, read_bytes, write_ios, write_bytes, trim_ios, io_errors, short_ios,
         resubmits;
     uint64_t steps, sleeps;
+    uint64_t sim_ios;    /* handed back by a simulated medium; 0 on a real one */
+    uint64_t sim_digest; /* of these and their times, in order: equal for equal runs; 0: as above */
     /* latencies, ns */
     struct chm_hist stage_ns;      /* issue to ready */
     struct chm_hist demand_ns;     /* read issue to end */

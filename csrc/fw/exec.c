@@ -169,6 +169,10 @@ static void exec_stats(struct chm_fw *fw, struct chm_fwreq *req)
     s->buffer_used_bytes = fw->wbuf.runs.used * fw->granule;
     s->buffer_peak_bytes = fw->wbuf.peak_bytes;
     s->buffer_dirty_bytes = fw->wbuf.dirty_bytes;
+    if (fw->medium->caps.events) {
+        s->sim_ios = fw->medium->caps.events->ios;
+        s->sim_digest = fw->medium->caps.events->digest;
+    }
     memcpy((void *)(uintptr_t)req->cmd.ptr, s, sizeof(*s));
     chm_fwreq_end(fw, req, 0);
 }

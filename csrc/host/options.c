@@ -8,6 +8,7 @@
 
 #include "host/link.h"
 #include "host/options.h"
+#include "media/sim_flash.h"
 #include "util/util.h"
 
 enum {
@@ -95,6 +96,9 @@ static void fill_defaults(struct chm_options *o)
     FILL(sim.read_rate);
     FILL(sim.write_rate);
     FILL(sim.barrier_ns);
+    if (o->sim.dies) {
+        chm_flash_defaults(&o->sim);
+    }
     FILL(pace.burst_bytes);
     FILL(fault.late_ns);
     if (o->link_write_rate == 0) {
@@ -176,6 +180,11 @@ static int check_link(const struct chm_options *o, struct chm_error *err)
     return 0;
 }
 
+static int check_sim(const struct chm_options *o, struct chm_error *err)
+{
+    return strcmp(o->media, "sim") == 0 && o->sim.dies ? chm_flash_check(&o->sim, err) : 0;
+}
+
 static int check_paths(const struct chm_options *o, struct chm_error *err)
 {
     bool sim = strcmp(o->media, "sim") == 0;
@@ -209,5 +218,6 @@ int chm_options_settle(const struct chm_options *given, struct chm_options *out,
     rc = check_units(out, err);
     rc = rc < 0 ? rc : check_bounds(out, err);
     rc = rc < 0 ? rc : check_link(out, err);
+    rc = rc < 0 ? rc : check_sim(out, err);
     return rc < 0 ? rc : check_paths(out, err);
 }

@@ -2,12 +2,18 @@
 /*
  * media_sim.c - a simulated medium: bytes in memory (or none) and a clock that only reap() moves.
  *
- * When an I/O ends is known when it is submitted, by arithmetic: each member is one resource that
- * reads and writes share, an I/O of n bytes occupies it for n/rate, after what was submitted
- * before, and ends latency after that. A barrier occupies it for barrier_ns; a trim counts as a
- * write of nothing.
+ * When an I/O ends is known when it is submitted, by arithmetic. There are two models of a member.
+ * With rates only (dies = 0) it is one resource that reads and writes share: an I/O of n bytes
+ * occupies it for n/rate, after what was submitted before, and ends latency after that; a barrier
+ * occupies it for barrier_ns; a trim counts as a write of nothing. With dies it is a flash drive
+ * (sim_flash.h). In front of all members there may be software that does one I/O after the other.
  *
  *     submit() -> in the heap, ordered by (end, order of submission) -> reap()
+ *                      ^---- read: once more, through the DRAM port ---'
+ *
+ * The DRAM port is shared with others (the host link), so it is asked in the order of time: for a
+ * write when it is submitted, for a read when the drive has its last byte, which puts the read into
+ * the heap once more.
  *
  * Bytes move when the I/O is handed back and not before, so that a caller who looks early sees it.
  * A barrier covers what was handed back before it was submitted, which is all that it promises.
@@ -22,19 +28,29 @@
 
 #include "media/io_heap.h"
 #include "media/media.h"
+#include "media/port.h"
+#include "media/sim_flash.h"
 #include "media/sim_image.h"
 #include "util/util.h"
 
 enum { BLOCK_DEFAULT = 4096 };
 
 /* chm_io.priv: */
-enum { PRIV_FAILED = 1 /* res is an error that was known at submit */ };
+enum {
+    PRIV_FAILED = 1, /* res is an error that was known at submit */
+    PRIV_PORT = 2,   /* a read that has the DRAM port before it */
+};
 
 struct chm_sim {
     struct chm_medium m;
     struct chm_sim_options opt; /* no zeros left */
     uint64_t now_ns;
     uint64_t busy_ns[CHM_MEMBERS_MAX]; /* when the member has done what was submitted so far */
+    struct chm_flash flash[CHM_MEMBERS_MAX]; /* if opt.dies */
+    struct chm_port dram;                    /* if opt.dram_rate */
+    struct chm_port read_rate;               /* only for what it costs */
+    uint64_t software_ns;                    /* when the software has done what was submitted */
+    struct chm_sim_events events;
     struct chm_io_heap due;
     struct chm_sim_image image;
     _Atomic bool woken;
@@ -52,12 +68,13 @@ static uint64_t transfer_ns(uint64_t bytes, uint64_t rate)
     return (uint64_t)((unsigned __int128)bytes * CHM_SECOND / rate);
 }
 
-/* Occupy the member; returns when the I/O, which moves `bytes`, ends. */
-static uint64_t occupy(struct chm_sim *s, const struct chm_io *io, uint64_t bytes)
+/* The model with rates only: occupy the member from start_ns on; returns when the I/O ends. */
+static uint64_t occupy(struct chm_sim *s, const struct chm_io *io, uint64_t start_ns,
+                       uint64_t bytes)
 {
     uint64_t *busy = &s->busy_ns[io->member];
 
-    *busy = chm_max(*busy, s->now_ns);
+    *busy = chm_max(*busy, start_ns);
     switch (io->kind) {
     case CHM_IO_READ:
         *busy += transfer_ns(bytes, s->opt.read_rate);
@@ -69,6 +86,52 @@ static uint64_t occupy(struct chm_sim *s, const struct chm_io *io, uint64_t byte
         *busy += transfer_ns(bytes, s->opt.write_rate);
         return *busy + s->opt.write_latency_ns;
     }
+}
+
+/* A write to a flash drive, whose bytes come through the DRAM port if there is one. */
+static uint64_t flash_write(struct chm_sim *s, const struct chm_io *io, uint64_t start_ns,
+                            uint64_t bytes)
+{
+    uint64_t lead = 0, last = start_ns;
+    bool durable = s->opt.volatile_cache && (io->flags & CHM_IO_FUA) != 0;
+
+    if (s->dram.rate) {
+        uint64_t end = chm_port_take(&s->dram, s->now_ns, bytes);
+        lead = chm_port_cost(&s->dram, chm_min(bytes, s->opt.page_bytes));
+        last = chm_max(end, start_ns + lead);
+        lead = chm_max(start_ns, end - chm_port_cost(&s->dram, bytes)) + lead - start_ns;
+    }
+    return chm_flash_write(&s->flash[io->member], start_ns, lead, last, bytes, durable);
+}
+
+/* The model with dies. */
+static uint64_t flash_io(struct chm_sim *s, const struct chm_io *io, uint64_t start_ns,
+                         uint64_t bytes)
+{
+    struct chm_flash *f = &s->flash[io->member];
+
+    switch (io->kind) {
+    case CHM_IO_READ:
+        return chm_flash_read(f, start_ns, io->off, bytes);
+    case CHM_IO_WRITE:
+        return flash_write(s, io, start_ns, bytes);
+    case CHM_IO_BARRIER:
+        start_ns = s->opt.volatile_cache ? chm_flash_drain(f, start_ns) : start_ns;
+        return start_ns + s->opt.barrier_ns;
+    default:
+        return start_ns + s->opt.command_ns;
+    }
+}
+
+/* When an I/O that is submitted now ends, as far as its member is concerned. */
+static uint64_t end_of(struct chm_sim *s, const struct chm_io *io, uint64_t bytes)
+{
+    uint64_t start = s->now_ns;
+
+    if (s->opt.software_ns) {
+        start = s->software_ns = chm_max(s->software_ns, start) + s->opt.software_ns;
+    }
+    return s->opt.dies ? flash_io(s, io, start, bytes) : occupy(s, io, start, bytes);
 }
 
 /* Bytes that the I/O moves: less than asked for at the end of the member. */
@@ -95,7 +158,8 @@ static void sim_start(struct chm_sim *s, struct chm_io *io)
         io->done_ns = s->now_ns;
     } else {
         io->res = (int32_t)moved_bytes(&s->m.caps, io);
-        io->done_ns = occupy(s, io, (uint64_t)io->res);
+        io->done_ns = end_of(s, io, (uint64_t)io->res);
+        io->priv = s->dram.rate && io->kind == CHM_IO_READ ? PRIV_PORT : 0;
     }
     if (rc == 0 && io->kind == CHM_IO_BARRIER) {
         chm_sim_image_barrier(&s->image, io->member);
@@ -129,23 +193,70 @@ static void sim_finish(struct chm_sim *s, struct chm_io *io)
     }
 }
 
+/* The drive has the last byte of a read: when is it in DRAM? True: later than now. */
+static bool passes_port(struct chm_sim *s, struct chm_io *io)
+{
+    uint64_t bytes = (uint64_t)io->res;
+
+    io->priv = 0;
+    io->done_ns =
+        chm_port_stream(&s->dram, io->done_ns, chm_port_cost(&s->read_rate, bytes), bytes);
+    return io->done_ns > s->now_ns;
+}
+
+static inline uint64_t mix(uint64_t h, uint64_t value)
+{
+    h = (h ^ value) * UINT64_C(0x9FB21C651E98DF25);
+    return h ^ h >> 32;
+}
+
+/* All that a caller can see of an I/O goes into the digest, in the order of handing back. */
+static void count_event(struct chm_sim_events *e, const struct chm_io *io)
+{
+    uint64_t what = io->kind | (uint64_t)io->member << 8 | (uint64_t)io->len << 32;
+    uint64_t where = io->off + ((uint64_t)(uint32_t)io->res << 32 | (uint64_t)(uint32_t)io->res);
+
+    e->ios++;
+    e->digest = mix(mix(mix(mix(e->digest, what), where), io->submit_ns), io->done_ns);
+}
+
+/* Hand back what ends now. */
+static unsigned hand_back(struct chm_sim *s, struct chm_io **out, unsigned max)
+{
+    unsigned n = 0;
+
+    while (n < max && chm_io_heap_next(&s->due) <= s->now_ns) {
+        struct chm_io *io = chm_io_heap_pop(&s->due);
+        if (io->priv & PRIV_PORT && passes_port(s, io)) {
+            chm_io_heap_push(&s->due, io->done_ns, io);
+            continue;
+        }
+        sim_finish(s, io);
+        count_event(&s->events, io);
+        out[n++] = io;
+    }
+    return n;
+}
+
 static int sim_reap(struct chm_medium *m, struct chm_io **out, unsigned max, uint64_t deadline_ns)
 {
     struct chm_sim *s = sim_of(m);
-    unsigned n = 0;
-    uint64_t until = chm_min(chm_io_heap_next(&s->due), deadline_ns);
+    unsigned n;
 
-    if (atomic_load(&s->woken)) {
+    if (atomic_load_explicit(&s->woken, memory_order_relaxed)) {
         atomic_store(&s->woken, false); /* what is due already is handed back, time stands still */
-    } else if (until > s->now_ns && until != CHM_FOREVER_NS) {
-        s->now_ns = until;
+        return (int)hand_back(s, out, max);
     }
-    while (n < max && chm_io_heap_next(&s->due) <= s->now_ns) {
-        out[n] = chm_io_heap_pop(&s->due);
-        sim_finish(s, out[n]);
-        n++;
+    for (;;) {
+        uint64_t next = chm_io_heap_next(&s->due), until = chm_min(next, deadline_ns);
+        if (until > s->now_ns && until != CHM_FOREVER_NS) {
+            s->now_ns = until;
+        }
+        n = hand_back(s, out, max);
+        if (n > 0 || next > deadline_ns || next == CHM_FOREVER_NS) {
+            return (int)n; /* else some went on to the port, and there is a next one */
+        }
     }
-    return (int)n;
 }
 
 static uint64_t sim_now(struct chm_medium *m)
@@ -158,6 +269,13 @@ static void sim_wake(struct chm_medium *m)
     atomic_store(&sim_of(m)->woken, true);
 }
 
+static void flash_close(struct chm_sim *s)
+{
+    for (uint32_t i = 0; i < CHM_MEMBERS_MAX; i++) {
+        chm_flash_close(&s->flash[i]);
+    }
+}
+
 /* Nothing outside can touch the buffers, so I/Os in flight need no waiting for. */
 static int sim_close(struct chm_medium *m, uint64_t deadline_ns)
 {
@@ -166,6 +284,7 @@ static int sim_close(struct chm_medium *m, uint64_t deadline_ns)
     (void)deadline_ns;
     chm_io_heap_close(&s->due);
     chm_sim_image_close(&s->image);
+    flash_close(s);
     free(s);
     return 0;
 }
@@ -205,7 +324,11 @@ void chm_sim_power_cut(struct chm_medium *m, uint64_t seed)
     chm_sim_image_cut(&s->image, &seed);
     for (uint32_t i = 0; i < m->caps.members; i++) {
         s->busy_ns[i] = s->now_ns;
+        if (s->opt.dies) {
+            chm_flash_reset(&s->flash[i], s->now_ns);
+        }
     }
+    s->software_ns = s->dram.busy_ns = s->now_ns;
 }
 
 /* ------------------------------------------------------------------ open */
@@ -215,18 +338,20 @@ static uint64_t or_default(uint64_t value, uint64_t fallback)
     return value ? value : fallback;
 }
 
-static struct chm_sim_options sim_defaults(const struct chm_sim_options *o)
+static struct chm_sim_options sim_defaults(const struct chm_sim_options *given)
 {
-    return (struct chm_sim_options){
-        .capacity_bytes = or_default(o->capacity_bytes, UINT64_C(1) << 30),
-        .read_rate = or_default(o->read_rate, UINT64_C(2000000000)),
-        .write_rate = or_default(o->write_rate, UINT64_C(2000000000)),
-        .read_latency_ns = or_default(o->read_latency_ns, 80000),
-        .write_latency_ns = or_default(o->write_latency_ns, 20000),
-        .barrier_ns = or_default(o->barrier_ns, 1000000),
-        .no_contents = o->no_contents,
-        .volatile_cache = o->volatile_cache,
-    };
+    struct chm_sim_options o = *given;
+
+    o.capacity_bytes = or_default(o.capacity_bytes, UINT64_C(1) << 30);
+    o.read_rate = or_default(o.read_rate, UINT64_C(2000000000));
+    o.write_rate = or_default(o.write_rate, UINT64_C(2000000000));
+    o.read_latency_ns = or_default(o.read_latency_ns, 80000);
+    o.write_latency_ns = or_default(o.write_latency_ns, 20000);
+    o.barrier_ns = or_default(o.barrier_ns, 1000000);
+    if (o.dies) {
+        chm_flash_defaults(&o);
+    }
+    return o;
 }
 
 static void sim_caps(struct chm_sim *s, const struct chm_media_args *args)
@@ -247,6 +372,8 @@ static void sim_caps(struct chm_sim *s, const struct chm_media_args *args)
         .contents = !s->opt.no_contents,
         .direct = true,
         .event_fd = -1,
+        .dram = s->dram.rate ? &s->dram : NULL,
+        .events = &s->events,
     };
     chm_media_force(args->opts, &s->m.caps);
     for (uint32_t i = 0; i < args->members; i++) {
@@ -254,33 +381,71 @@ static void sim_caps(struct chm_sim *s, const struct chm_media_args *args)
     }
 }
 
-int chm_media_sim_open(const struct chm_media_args *args, struct chm_medium **out,
-                       struct chm_error *err)
+static int flash_open(struct chm_sim *s, uint32_t members)
 {
-    struct chm_sim *s = calloc(1, sizeof(*s));
-    int rc = -ENOMEM;
+    int rc = 0;
 
-    if (!s) {
-        goto fail;
+    for (uint32_t i = 0; i < members && s->opt.dies && rc == 0; i++) {
+        rc = chm_flash_open(&s->flash[i], &s->opt);
     }
-    s->m.ops = &sim_ops;
-    s->opt = sim_defaults(&args->opts->sim);
-    sim_caps(s, args);
-    rc = chm_io_heap_open(&s->due, s->m.caps.inflight_max);
     if (rc) {
-        goto fail;
+        flash_close(s);
+    }
+    return rc;
+}
+
+static int sim_open_parts(struct chm_sim *s, const struct chm_media_args *args)
+{
+    int rc = chm_io_heap_open(&s->due, s->m.caps.inflight_max);
+
+    if (rc) {
+        return rc;
+    }
+    rc = flash_open(s, args->members);
+    if (rc) {
+        goto fail_heap;
     }
     rc = chm_sim_image_open(&s->image, args->members, s->opt.capacity_bytes, s->m.caps.contents,
                             s->m.caps.volatile_cache);
     if (rc) {
-        goto fail_heap;
+        goto fail_flash;
+    }
+    return 0;
+fail_flash:
+    flash_close(s);
+fail_heap:
+    chm_io_heap_close(&s->due);
+    return rc;
+}
+
+int chm_media_sim_open(const struct chm_media_args *args, struct chm_medium **out,
+                       struct chm_error *err)
+{
+    struct chm_sim_options o = sim_defaults(&args->opts->sim);
+    struct chm_sim *s;
+    int rc = o.dies ? chm_flash_check(&o, err) : 0;
+
+    if (rc) {
+        return rc;
+    }
+    s = calloc(1, sizeof(*s));
+    rc = -ENOMEM;
+    if (!s) {
+        goto fail;
+    }
+    s->m.ops = &sim_ops;
+    s->opt = o;
+    s->dram.rate = o.dram_rate;
+    s->read_rate.rate = o.read_rate;
+    sim_caps(s, args);
+    rc = sim_open_parts(s, args);
+    if (rc) {
+        goto fail;
     }
     *out = &s->m;
     return 0;
-fail_heap:
-    chm_io_heap_close(&s->due);
 fail:
     free(s);
     return chm_media_fail(err, rc, "no memory for %u simulated members of %llu bytes",
-                          args->members, (unsigned long long)args->opts->sim.capacity_bytes);
+                          args->members, (unsigned long long)o.capacity_bytes);
 }

@@ -81,7 +81,15 @@ struct chm_regions {
     struct chm_region at[CHM_REGIONS_MAX];
 };
 
-/* Fixed at open. */
+struct chm_port;
+
+/* What a simulated medium has handed back so far. */
+struct chm_sim_events {
+    uint64_t ios;
+    uint64_t digest; /* of kind, member, off, len, res, submit_ns, done_ns of each, in order */
+};
+
+/* Fixed at open. What the pointers lead to is the medium's, and changes. Wrappers pass them on. */
 struct chm_medium_caps {
     char name[32];  /* "uring", "threads", "sync", "sim"; a wrapper: "pace+uring" */
     char note[192]; /* why this is not what was asked for, or "" (fallback, buffered I/O) */
@@ -98,6 +106,8 @@ struct chm_medium_caps {
     bool direct;                          /* the page cache is not involved */
     bool fixed_buffers;                   /* registration of regions works on this medium */
     int event_fd;                         /* readable when reap() has work, or -1; never close it */
+    struct chm_port *dram;                /* the device's DRAM port (media/port.h), or NULL */
+    const struct chm_sim_events *events;  /* NULL on a real medium */
     uint64_t size_bytes[CHM_MEMBERS_MAX]; /* of each member, header included */
 };
 

@@ -48,7 +48,11 @@ def test_they_are_frozen() -> None:
     ("ctype", "cls", "elsewhere"),
     [
         ("struct chm_options", chm.Options, {"size", "npaths", "members"}),
-        ("struct chm_sim_options", chm.SimOptions, set()),
+        (
+            "struct chm_sim_options",
+            chm.SimOptions,
+            {"page_read_ns", *(f"page_read_{kind}_ns" for kind in ("lower", "middle", "upper"))},
+        ),
         ("struct chm_pace_options", chm.PaceOptions, set()),
         ("struct chm_fault_options", chm.FaultOptions, set()),
         ("struct chm_format_options", chm.FormatOptions, {"size", "npaths"}),
