@@ -17,6 +17,7 @@ import numpy as np
 from chm._ffi import ffi
 from chm.device import Device
 from chm.errors import check, error_of
+from chm.stream import Stream
 from chm.units import FOREVER_NS
 
 _READ = np.dtype(
@@ -87,6 +88,20 @@ class BulkReads:
         door = self._door
         check(door.c.wait(door.dev, handle, FOREVER_NS), "read")
         check(door.c.release(door.dev, handle), "read")
+
+
+def take_piece(stream: Stream, wait_ns: int) -> bool | None:
+    """Take the next piece of a stream and give it back at once. True: it came; False: not within
+    ``wait_ns``; None: that was all."""
+    c, place, out = stream._door.c, stream._place[0], stream._out
+    rc = int(c.stream_next(place, wait_ns, out))
+    if rc == -errno.ENODATA:
+        return None
+    if rc == -errno.ETIMEDOUT:
+        return False
+    check(rc, "stream")
+    check(c.stream_release(place, out.req), "stream")
+    return True
 
 
 class BulkWrites:

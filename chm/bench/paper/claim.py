@@ -105,7 +105,7 @@ def number(value: Value, unit: str) -> str:
     if isinstance(value, int) or float(value).is_integer():
         shown = f"{int(value):,}" if abs(value) < 1e15 else f"{value:.4g}"
     else:
-        shown = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        shown = f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{shown} {unit}".strip()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import chm
-from chm._bulk import BulkReads, BulkWrites, nowhere
+from chm._bulk import BulkReads, BulkWrites, nowhere, take_piece
 from chm.errors import error_of
 
 Addresses = npt.NDArray[np.uint64]
@@ -143,29 +143,43 @@ def scattered(lines: int, among: int, seed: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng(seed).choice(among, lines, replace=False)
 
 
-def stream_all(
-    device: chm.Device, lists: Iterable[Sequence[tuple[int, int]]], width: int, whole: bool = False
-) -> int:
-    """Read lists of ranges through streams, ``width`` at a time, a piece of each in turn; the
-    nanoseconds it took."""
+def stream_all(device: chm.Device, lists: Iterable[Sequence[tuple[int, int]]], width: int) -> int:
+    """Read lists of ranges through streams, ``width`` at a time; whichever has a piece ready is
+    delivered. The nanoseconds it took."""
     begin = device.now()
     waiting = iter(lists)
     active: list[chm.Stream] = []
     while True:
         for ranges in itertools.islice(waiting, width - len(active)):
-            active.append(device.stream(ranges, deadline_s=None, whole=whole))
+            active.append(device.stream(ranges, deadline_s=None))
         if not active:
             return device.now() - begin
-        active = [stream for stream in active if _one_piece(stream)]
+        came = [take_piece(stream, 0) for stream in active]
+        if not any(came) and None not in came:
+            came[0] = take_piece(active[0], _PATIENCE_NS)
+        for stream, what in zip(active, came, strict=True):
+            if what is None:
+                stream.close()
+        active = [s for s, what in zip(active, came, strict=True) if what is not None]
 
 
-def _one_piece(stream: chm.Stream) -> bool:
-    try:
-        stream.next()
-    except StopIteration:
-        stream.close()
-        return False
-    return True
+_PATIENCE_NS = 50_000  # a tenth of what a piece takes on the link
+
+
+def in_order(device: chm.Device, ranges: Iterable[tuple[int, int]], ahead: int) -> int:
+    """Read ranges in order: ``ahead`` of them are asked for, each is delivered as soon as it is
+    there, and then the next is asked for in its place. The nanoseconds it took."""
+    begin = device.now()
+    todo = iter(ranges)
+    held: deque[chm.Request] = deque()
+    while True:
+        for addr, length in itertools.islice(todo, ahead - len(held)):
+            held.append(device.prefetch(addr, length, queue_s=math.inf, expire_s=math.inf))
+        if not held:
+            return device.now() - begin
+        request = held.popleft()
+        request.wait(None)
+        request.release()
 
 
 class Stager:
@@ -189,20 +203,6 @@ class Stager:
             under_way = batch
         if under_way is not None:
             _take(under_way)
-        return self.device.now() - begin
-
-    def ordered(self, addrs: Addresses, length: int) -> int:
-        """One request: the window's worth is issued at once, and each range is delivered in order
-        as soon as it is there; the next takes its place. The nanoseconds it took."""
-        begin = self.device.now()
-        held = deque[chm.Request]()
-        todo = iter(addrs.tolist())
-        for addr in itertools.islice(todo, 2 * self._half):
-            held.append(self.device.prefetch(addr, length))
-        while held:
-            with held.popleft():
-                pass
-            held.extend(self.device.prefetch(addr, length) for addr in itertools.islice(todo, 1))
         return self.device.now() - begin
 
     def one_by_one(self, addrs: Addresses | Sequence[int], length: int) -> int:
