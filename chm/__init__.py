@@ -38,7 +38,16 @@ from chm.errors import (
     WaitTimeout,
     WouldBlock,
 )
-from chm.options import FaultOptions, FormatOptions, Options, PaceOptions, SimOptions, sim_options
+from chm.options import (
+    FaultOptions,
+    FormatOptions,
+    Options,
+    PaceOptions,
+    SimOptions,
+    flush_policies,
+    policies,
+    sim_options,
+)
 from chm.request import (
     Ptr,
     Request,
@@ -110,6 +119,7 @@ __all__ = [
     "chm_prefetch_progress",
     "chm_prefetch_release",
     "chm_prefetch_wait",
+    "flush_policies",
     "format",
     "format_device",
     "format_duration",
@@ -119,6 +129,7 @@ __all__ = [
     "parse_duration",
     "parse_rate",
     "parse_size",
+    "policies",
     "sim",
     "sim_options",
 ]

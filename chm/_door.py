@@ -28,7 +28,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from chm._ffi import ffi, field_names, lib, text
-from chm.errors import ChmError, check, error_from_text, error_of
+from chm.errors import ChmError, Unsupported, check, error_from_text, error_of
 from chm.units import seconds_to_ns
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class Door:
         "linked",
         "memory_bytes",
         "name",
+        "policy",
         "registered",
         "slice_ns",
         "spaces",
@@ -161,6 +162,7 @@ class Door:
         check(lib.chm_info(dev, info), "info")
         self.dev = dev
         self.name = name
+        self.policy = text(info.policy)
         self.state = "open"
         self.virtual = bool(info.virtual_time)
         self.linked = info.link_rate != 0
@@ -181,6 +183,14 @@ class Door:
         _doors.add(self)
 
     # -- giving back what was dropped ----------------------------------------------------------
+
+    def check_staged(self, rc: int, what: str) -> int:
+        """``check`` for calls that stage: what to do where the device has no window."""
+        if rc == -errno.EOPNOTSUPP and self.policy != "window":
+            fix = "use read, or policy window"
+            reason = f"{what}: policy {self.policy} has no prefetch call; {fix}"
+            raise Unsupported(errno.EOPNOTSUPP, reason)
+        return check(rc, what)
 
     def drain(self) -> None:
         """Give back what finalisers left, except what somebody still looks at."""

@@ -132,7 +132,7 @@ class Batch(Lease):
         issued = door.c.issue(door.dev, self._c_items, n, options)
         self._all = issued == n
         if not self._all:
-            check(issued, "issue")
+            door.check_staged(issued, "issue")
             self.req[:n][self._first[:n] != 0] = 0
         self._reqs[...] = self.req
         self.status[...] = self._first

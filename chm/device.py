@@ -227,7 +227,7 @@ class Device:
         item.len = length
         rc = door.c.issue(door.dev, item, 1, options)
         if rc != 1:
-            raise error_of(rc or item.status, f"prefetch of {length} bytes at {addr:#x}")
+            door.check_staged(rc or item.status, f"prefetch of {length} bytes at {addr:#x}")
         request = Request(door, item.req, addr, length)
         door.items.append(item)
         return request
@@ -252,7 +252,7 @@ class Device:
         door, n = self._door, len(pairs)
         items = ffi.new("struct chm_issue[]", [(addr, length) for addr, length in pairs])
         options = issue_options(nowait, not_before_ns, expire_s, queue_s)
-        check(door.c.issue(door.dev, items, n, options), "prefetch")
+        door.check_staged(door.c.issue(door.dev, items, n, options), "prefetch")
         return [
             error_of(item.status, f"prefetch of {length} bytes at {addr:#x}")
             if item.status

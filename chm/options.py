@@ -12,10 +12,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, TypeVar
 
+from chm._ffi import NULL, lib, text
 from chm.units import parse_duration, parse_rate, parse_size
 
 Path: TypeAlias = "str | os.PathLike[str]"
@@ -27,6 +28,23 @@ DURABILITY = ("periodic", "none", "strict")
 HUGE_PAGES = ("auto", "never", "must")
 PREFAULT = ("background", "now", "no")
 MEDIA = ("auto", "uring", "threads", "sync", "sim")
+
+
+def _names_of(name: Any) -> tuple[str, ...]:
+    found: list[str] = []
+    while (value := name(len(found))) != NULL:
+        found.append(text(value))
+    return tuple(found)
+
+
+def policies() -> tuple[str, ...]:
+    """Names of the device cache policies, the default first (``Options.policy``)."""
+    return _names_of(lib.chm_policy_name)
+
+
+def flush_policies() -> tuple[str, ...]:
+    """Names of the flush policies, the default first (``Options.flush_policy``)."""
+    return _names_of(lib.chm_flush_policy_name)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -81,6 +99,18 @@ def _choice(words: tuple[str, ...]) -> Any:
         raise ValueError(f"{value!r} is none of {', '.join(words)}{nearest(str(value), words)}")
 
     return field(default=words[0], metadata={"parse": parse, "words": words})
+
+
+def _name(known: Callable[[], tuple[str, ...]]) -> Any:
+    """One of the names that the C side lists; the first is the default."""
+
+    def parse(value: Any) -> str:
+        if value in known():
+            return str(value)
+        names = known()
+        raise ValueError(f"{value!r} is none of {', '.join(names)}{nearest(str(value), names)}")
+
+    return field(default=known()[0], metadata={"parse": parse})
 
 
 def _parse_count(value: Any) -> int:
@@ -235,6 +265,13 @@ class Options(OptionGroup):
     prefault: str = _choice(PREFAULT)
     poison: bool = _flag()
 
+    policy: str = _name(policies)
+    line_bytes: Size = _size()
+    ways: int = _count()
+    line_fills: int = _count()
+    effective_percent: int = _count()
+    fill_on_write: bool = _flag()
+
     requests_max: int = _count()
     writes_max: int = _count()
     read_unit: Size = _size()
@@ -248,6 +285,7 @@ class Options(OptionGroup):
     flush_high_percent: int = _count()
     flush_age_ns: Size = _duration()
     flush_idle_ns: Size = _duration()
+    flush_policy: str = _name(flush_policies)
     fcfs: bool = _flag()
     durability: str = _choice(DURABILITY)
     barrier_interval_ns: Size = _duration()

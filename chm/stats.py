@@ -103,6 +103,7 @@ class DeviceInfo(Record):
     dram_bytes: int
     window_bytes: int
     write_buffer_bytes: int
+    cache_bytes: int
     metadata_bytes: int
     frame_bytes: int
     prefaulted_bytes: int
@@ -124,6 +125,8 @@ class DeviceInfo(Record):
     locked: bool
     degraded: bool
     memory_fd: int
+    policy: str
+    flush_policy: str
     media: str
     note: str
     device_id: str
@@ -212,6 +215,18 @@ class Stats(Record):
     barriers: int
     barrier_errors: int
     flush_inflight_at_read_max: int
+    cache_hits: int
+    cache_misses: int
+    cache_fills: int
+    cache_shared: int
+    cache_unfetched: int
+    cache_evictions: int
+    cache_writebacks: int
+    cache_fill_ns: int
+    cache_writeback_ns: int
+    cache_dirty_lines: int
+    cache_lines: int
+    cache_sets: int
     read_ios: int
     read_bytes: int
     write_ios: int

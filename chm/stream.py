@@ -119,7 +119,8 @@ class Stream:
         options.not_before_ns = not_before_ns
         pairs = [(int(addr), int(length)) for addr, length in ranges]
         objects = ffi.new("struct chm_range[]", pairs)
-        check(door.c.stream_open(door.dev, objects, len(pairs), options, self._place), "stream")
+        rc = door.c.stream_open(door.dev, objects, len(pairs), options, self._place)
+        door.check_staged(rc, "stream")
         door.streams.add(self)
 
     def next(self, timeout: float | None = None) -> Piece:

@@ -151,6 +151,17 @@ struct chm_options {
                                     2: not at all */
     uint32_t poison;      /* 1: fill DRAM with 0xA5 whenever it is given back (tests) */
 
+    /* what the DRAM is used as (see "the transparent cache" below) */
+    const char *policy;  /* "window" (default), or a line cache by its way of replacing:
+                                   "lru", "fifo", "clock"; chm_policy_name lists them */
+    uint32_t line_bytes; /* lines: a power of two, 4 KiB .. 16 MiB; default 4096 */
+    uint32_t ways;       /* lines: of one set; 0: one set of all (fully associative) */
+    uint32_t line_fills; /* lines: misses in flight, each with its write-back; default 14 */
+    uint32_t
+        effective_percent;  /* lines: share of them that can be used (fewer sets); default 100 */
+    uint32_t fill_on_write; /* lines: 1: a store fetches a line also when it overwrites all of
+                                   it */
+
     /* bounds */
     uint32_t requests_max;       /* outstanding requests; default 4096 */
     uint32_t writes_max;         /* extents in the write buffer; default 8192 */
@@ -168,7 +179,9 @@ struct chm_options {
     uint32_t flush_high_percent;  /* buffer fill at which it starts; default 50 */
     uint64_t flush_age_ns;        /* data older than this presses; default 1 s */
     uint64_t flush_idle_ns;       /* reads idle this long: flush whatever there is; default 1 ms */
-    uint32_t fcfs;                /* 1: no read priority, first come first served (for contrast) */
+    const char *flush_policy;     /* "read-first" (default), "fcfs" (no read priority, first come
+                                     first served), "idle-only"; chm_flush_policy_name lists them */
+    uint32_t fcfs;                /* 1: short for flush_policy "fcfs" */
     uint32_t durability;          /* enum chm_durability; default CHM_DURABILITY_PERIODIC */
     uint64_t barrier_interval_ns; /* periodic: at least this often; default 1 s */
     uint64_t barrier_bytes;       /* periodic: or after this much; default 512 MiB */
@@ -209,6 +222,31 @@ enum chm_durability {
     CHM_DURABILITY_NONE = 1,     /* at chm_flush and close only */
     CHM_DURABILITY_STRICT = 2    /* chm_write_commit returns when the bytes are durable */
 };
+
+/* Names of the device cache policies and of the flush policies, i from 0; NULL after the last one.
+ * Static storage. */
+const char *chm_policy_name(uint32_t i);
+const char *chm_flush_policy_name(uint32_t i);
+
+/*
+ * The transparent cache, policies "lru", "fifo", "clock": for comparison with the window. It is
+ * what a hybrid-memory device does by itself: all DRAM but the write buffer is a cache of lines,
+ * which nobody is told of and nobody can tell anything.
+ *
+ *  - chm_issue, and with it the published form and streams, answers -EOPNOTSUPP: there is no
+ *    prefetch call. Reads are chm_read and chm_read_issue; they may be larger than the cache.
+ *  - Every access goes through lines, in the order of the calls. A line that is absent is fetched,
+ *    whole, for a read and for a store of part of it; what a line held before is written back
+ *    first if it is dirty. At most line_fills lines are on their way in at a time, so misses per
+ *    second are at most line_fills / (latency of a fill and the write-back before it).
+ *  - Writes are begun and committed as ever. The write buffer is where they land: room in it comes
+ *    free when the bytes are in lines. Bytes go to the drive when their line gives way, and for
+ *    chm_flush, strict or periodic durability, and close.
+ *  - A read that fails with -EIO leaves nothing behind and can be tried again. A line that cannot
+ *    be written back is lost: reads of it fail until it is written again, the next flush tells. So
+ *    is the store of a part of a line whose rest cannot be fetched.
+ *  - A trim waits for what is on its way, and what comes after it waits for the trim.
+ */
 
 /* Fill o with the defaults. */
 void chm_options_init(struct chm_options *o);
@@ -255,6 +293,7 @@ int chm_close(chm_dev *dev, uint64_t timeout_ns);
 
 struct chm_info {
     uint64_t capacity_bytes, dram_bytes, window_bytes, write_buffer_bytes;
+    uint64_t cache_bytes;    /* usable lines of a line cache; 0 with a window */
     uint64_t metadata_bytes; /* memory of the device beside dram_bytes */
     uint64_t frame_bytes;    /* unit of window space: 2 MiB with huge pages, else 64 KiB */
     uint64_t prefaulted_bytes, prefault_ns; /* how far, and how long it took so far */
@@ -262,8 +301,10 @@ struct chm_info {
     uint64_t link_rate, link_write_rate; /* all rails together */
     uint32_t members, stripe_bytes, block_bytes, align_bytes, transfer_max;
     uint32_t threaded, direct, fixed_buffers, huge_pages, virtual_time, contents, locked;
-    uint32_t degraded;  /* 1: too many I/O errors; writes are refused with -EIO */
-    int memory_fd;      /* memfd of window and write buffer; do not close */
+    uint32_t degraded; /* 1: too many I/O errors; writes are refused with -EIO */
+    int memory_fd;     /* memfd of window and write buffer; do not close */
+    char policy[16];   /* what the DRAM is used as: "window", "lru" */
+    char flush_policy[16];
     char media[32];     /* the medium and what wraps it: "uring", "pace+sim" */
     char note[192];     /* why it is not what was asked for, or "" */
     char device_id[33]; /* 128-bit id of the device, hex */
@@ -301,7 +342,8 @@ struct chm_issue {
     uint64_t addr, len;
     uint64_t req;   /* out: handle, never 0 */
     int32_t status; /* out: 0 or -errno: -ERANGE (beyond capacity), -E2BIG (larger than the window),
-                       -EAGAIN (NOWAIT and no room), -EBUSY (request table full) */
+                       -EAGAIN (NOWAIT and no room), -EBUSY (request table full), -EOPNOTSUPP (the
+                       policy has no prefetch call; the call as a whole answers this too) */
 };
 
 /* Start staging n ranges, in order. Two requests for one range share window space and one read, as
@@ -487,7 +529,8 @@ struct chm_piece {
  * copied. A stream is admitted, in order of opening, when it has window space of its own for two
  * pieces (one if two cannot fit the window), which it keeps until closed: every admitted stream can
  * go on whatever others hold. Open does not wait for that; the first chm_stream_next does. Errors:
- * -EBUSY (too many streams, or the request table is full), -ERANGE, -EINVAL, -ENOMEM.
+ * -EBUSY (too many streams, or the request table is full), -ERANGE, -EINVAL, -ENOMEM, -EOPNOTSUPP
+ * (a policy without a window).
  */
 int chm_stream_open(chm_dev *dev, const struct chm_range *objs, uint32_t n,
                     const struct chm_stream_options *opts, chm_stream **out);
@@ -632,6 +675,16 @@ struct chm_stats {
     uint64_t trims, trimmed_bytes;
     uint64_t flush_units, flush_errors, flush_retries, barriers, barrier_errors;
     uint64_t flush_inflight_at_read_max; /* most flush units a read found in flight */
+    /* Line cache: cache_hits + cache_misses are all accesses to lines. Of a miss the line is
+     * fetched (cache_fills), on its way already for an earlier one (cache_shared), or overwritten
+     * as a whole (cache_unfetched): cache_misses = cache_fills + cache_shared + cache_unfetched. A
+     * line on its way out, for a flush, is a hit. */
+    uint64_t cache_hits, cache_misses, cache_fills, cache_shared, cache_unfetched;
+    uint64_t cache_evictions;  /* lines that gave way to others, dirty or not */
+    uint64_t cache_writebacks; /* lines written, to give way or for a flush */
+    uint64_t cache_fill_ns; /* time the medium took for fills, first submit to last end, summed */
+    uint64_t cache_writeback_ns; /* the same of write-backs, lost ones included */
+    uint64_t cache_dirty_lines, cache_lines, cache_sets; /* now; usable; sets of them */
     /* medium */
     uint64_t read_ios, read_bytes, write_ios, write_bytes, trim_ios, io_errors, short_ios,
         resubmits;

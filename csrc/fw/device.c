@@ -18,61 +18,66 @@ enum {
 
 /* ---- one block for all tables */
 
-struct carve {
-    uint8_t *base; /* NULL: only count */
-    uint64_t at;
-};
-
-static void *carve(struct carve *c, uint64_t bytes)
-{
-    uint64_t at = c->at;
-
-    c->at += chm_round_up(bytes, 64);
-    return c->base ? c->base + at : NULL;
-}
-
-static void carve_tables(struct chm_fw *fw, struct carve *c)
+static void carve_tables(struct chm_fw *fw, struct chm_carve *c)
 {
     struct chm_window *w = &fw->window;
     uint64_t frames = w->bytes / w->frame_bytes, per = w->frame_bytes / fw->granule;
     uint64_t bounce = fw->bounce.units, wpages = fw->wbuf.bytes / fw->granule;
 
-    fw->reqs = carve(c, fw->opts.requests_max * sizeof(*fw->reqs));
-    fw->ended = carve(c, 2 * sizeof(*fw->ended) * fw->opts.requests_max);
-    fw->freed = carve(c, fw->opts.requests_max * sizeof(*fw->freed));
-    fw->timer_heap = carve(c, fw->opts.requests_max * sizeof(*fw->timer_heap));
-    fw->sched.fios = carve(c, fw->sched.fios_max * sizeof(*fw->sched.fios));
-    fw->holes = carve(c, 2 * sizeof(*fw->holes) * fw->opts.writes_max);
-    fw->wbuf.exts = carve(c, fw->wbuf.exts_max * sizeof(*fw->wbuf.exts));
-    w->slots = carve(c, w->slots_max * sizeof(*w->slots));
-    w->reserves = carve(c, fw->opts.requests_max * sizeof(*w->reserves));
-    w->shared_used = carve(c, frames * sizeof(*w->shared_used));
-    w->frames.words = carve(c, chm_runs_bytes(frames));
-    w->granules.words = carve(c, chm_runs_bytes(frames * per));
-    fw->bounce.words = carve(c, chm_runs_bytes(bounce));
-    fw->wbuf.runs.words = carve(c, chm_runs_bytes(wpages));
+    fw->reqs = chm_carve(c, fw->opts.requests_max * sizeof(*fw->reqs));
+    fw->ended = chm_carve(c, 2 * sizeof(*fw->ended) * fw->opts.requests_max);
+    fw->freed = chm_carve(c, fw->opts.requests_max * sizeof(*fw->freed));
+    fw->timer_heap = chm_carve(c, fw->opts.requests_max * sizeof(*fw->timer_heap));
+    fw->sched.fios = chm_carve(c, fw->sched.fios_max * sizeof(*fw->sched.fios));
+    fw->holes = chm_carve(c, 2 * sizeof(*fw->holes) * fw->opts.writes_max);
+    fw->wbuf.exts = chm_carve(c, fw->wbuf.exts_max * sizeof(*fw->wbuf.exts));
+    w->slots = chm_carve(c, w->slots_max * sizeof(*w->slots));
+    w->reserves = chm_carve(c, fw->opts.requests_max * sizeof(*w->reserves));
+    w->shared_used = chm_carve(c, frames * sizeof(*w->shared_used));
+    w->frames.words = chm_carve(c, chm_runs_bytes(frames));
+    w->granules.words = chm_carve(c, chm_runs_bytes(frames * per));
+    fw->bounce.words = chm_carve(c, chm_runs_bytes(bounce));
+    fw->wbuf.runs.words = chm_carve(c, chm_runs_bytes(wpages));
+    chm_cache_carve(fw, c);
 }
 
 /* ---- sizes, from the arguments */
 
-static void set_sizes(struct chm_fw *fw, const struct chm_fw_args *a)
+uint32_t chm_fw_depth(const struct chm_options *o)
+{
+    const struct chm_policy *p = chm_policy_find(o->policy);
+
+    return o->read_depth + o->flush_depth + o->flush_depth_reads +
+           (p->replace ? o->line_fills : 0) + BARRIER_IOS + 1;
+}
+
+static void set_window_sizes(struct chm_fw *fw, const struct chm_fw_args *a)
 {
     struct chm_window *w = &fw->window;
     uint64_t g = fw->granule;
     uint64_t bounce = chm_min(a->window_bytes / BOUNCE_SHARE, BOUNCE_MAX) / g * g;
 
     bounce = chm_max(bounce, g);
-    w->base = 0;
-    w->frame_bytes = a->frame_bytes;
     w->bytes =
         (a->window_bytes - chm_min(bounce, a->window_bytes)) / w->frame_bytes * w->frame_bytes;
-    w->granule = g;
     w->slots_max = (uint32_t)chm_min(fw->opts.requests_max, w->bytes / g);
     /* What the window loses to whole frames goes to the demand reserve. */
     fw->bounce_base = w->bytes;
     fw->bounce.units = (a->window_bytes - w->bytes) / g;
-    fw->sched.fios_max =
-        fw->opts.read_depth + fw->opts.flush_depth + fw->opts.flush_depth_reads + BARRIER_IOS + 1;
+}
+
+/* Under a policy with lines the window and its demand reserve are empty. */
+static void set_sizes(struct chm_fw *fw, const struct chm_fw_args *a)
+{
+    struct chm_window *w = &fw->window;
+    uint64_t g = fw->granule;
+
+    w->frame_bytes = a->frame_bytes;
+    w->granule = g;
+    if (!fw->cache.replace) {
+        set_window_sizes(fw, a);
+    }
+    fw->sched.fios_max = chm_fw_depth(&fw->opts);
     fw->wbuf.base = a->window_bytes / g * g; /* the drive may want more than whole pages */
     fw->wbuf.bytes = a->write_buffer_bytes / g * g;
     fw->wbuf.granule = g;
@@ -80,8 +85,11 @@ static void set_sizes(struct chm_fw *fw, const struct chm_fw_args *a)
     fw->wbuf.exts_max = fw->opts.writes_max * 2 + 2 + fw->wbuf.exts_aside;
 }
 
-static int check_sizes(const struct chm_fw *fw, struct chm_error *err)
+static int check_sizes(struct chm_fw *fw, uint64_t window_bytes, struct chm_error *err)
 {
+    if (fw->cache.replace && fw->wbuf.bytes >= 2 * fw->granule) {
+        return chm_cache_shape(fw, window_bytes, err);
+    }
     if (fw->window.bytes < fw->window.frame_bytes || fw->wbuf.bytes < 2 * fw->granule) {
         strcpy(err->text,
                "the DRAM budget is too small: the window needs two frames (64 KiB, or 2 MiB with "
@@ -151,6 +159,7 @@ static void init_sched(struct chm_fw *fw)
 
     chm_list_init(&s->demand);
     chm_list_init(&s->stage);
+    chm_list_init(&s->lines);
     chm_list_init(&s->free);
     chm_list_init(&s->backlog);
     for (uint32_t i = 0; i < s->fios_max; i++) {
@@ -162,7 +171,7 @@ static void init_sched(struct chm_fw *fw)
 int chm_fw_open(const struct chm_fw_args *args, struct chm_fw **out, struct chm_error *err)
 {
     struct chm_fw *fw = calloc(1, sizeof(*fw));
-    struct carve count = {0}, real = {0};
+    struct chm_carve count = {0}, real = {0};
     int rc = -ENOMEM;
 
     if (!fw) {
@@ -174,10 +183,13 @@ int chm_fw_open(const struct chm_fw_args *args, struct chm_fw **out, struct chm_
     fw->memory = args->memory;
     fw->map = args->map;
     fw->cells = args->cells;
+    fw->policy = chm_policy_find(fw->opts.policy);
+    fw->flush_ops = chm_flush_policy_find(fw->opts.flush_policy);
+    fw->cache.replace = fw->policy->replace;
     fw->granule = chm_max(CHM_PAGE_BYTES,
                           chm_max(fw->medium->caps.block_bytes, fw->medium->caps.align_bytes));
     set_sizes(fw, args);
-    rc = check_sizes(fw, err);
+    rc = check_sizes(fw, args->window_bytes, err);
     if (rc < 0) {
         goto fail;
     }
@@ -195,6 +207,7 @@ int chm_fw_open(const struct chm_fw_args *args, struct chm_fw **out, struct chm_
     init_window(fw);
     init_wbuf(fw);
     init_sched(fw);
+    chm_cache_init(fw);
     fw->now_ns = chm_medium_now(fw->medium);
     fw->durable.last_ns = fw->now_ns;
     *out = fw;
@@ -249,6 +262,7 @@ static void settle(struct chm_fw *fw)
         chm_request_serve_queue(fw);
         chm_fetch_finish_all(fw);
     }
+    fw->policy->cache->run(fw);
     chm_durable_run(fw);
     chm_sched_run(fw);
 }
@@ -332,7 +346,8 @@ static void give_up_all(struct chm_fw *fw)
 static bool all_quiet(const struct chm_fw *fw)
 {
     return fw->zombies == 0 && !chm_fw_in_flight(fw) &&
-           chm_wbuf_settled(&fw->wbuf) == fw->wbuf.seq && fw->durable.durable_seq == fw->wbuf.seq;
+           fw->policy->cache->settled(fw) == fw->wbuf.seq &&
+           fw->durable.durable_seq == fw->wbuf.seq;
 }
 
 int chm_fw_shutdown(struct chm_fw *fw, uint64_t deadline_ns)

@@ -18,9 +18,11 @@
 #include <stdint.h>
 
 #include "chm.h"
+#include "fw/cache.h"
 #include "fw/cell.h"
 #include "fw/durable.h"
 #include "fw/map.h"
+#include "fw/policy.h"
 #include "fw/sched.h"
 #include "fw/wbuf.h"
 #include "fw/window.h"
@@ -81,6 +83,9 @@ struct chm_fw {
     uint32_t *ended, *freed; /* cell numbers since they were last emptied */
     uint32_t ended_count, freed_count;
 
+    const struct chm_policy *policy;       /* what the DRAM is used as */
+    const struct chm_flush_ops *flush_ops; /* when what is written goes to the drive */
+    struct chm_cache cache; /* lines, if the policy has such; the window is empty then */
     struct chm_window window;
     struct chm_runs bounce; /* granules of the demand reserve */
     uint64_t bounce_base;
@@ -107,9 +112,12 @@ struct chm_fw {
     struct chm_stats stats;
 };
 
+/* I/Os that the firmware may have in flight at once. */
+uint32_t chm_fw_depth(const struct chm_options *o);
 int chm_fw_open(const struct chm_fw_args *args, struct chm_fw **out, struct chm_error *err);
-/* Could a command on this range be carried out? 0, -EINVAL, -ERANGE, for staging also -E2BIG. Looks
- * only at what is fixed at open, so that any thread may ask. */
+/* Could a command on this range be carried out? 0, -EINVAL, -ERANGE, for staging also -E2BIG, and
+ * -EOPNOTSUPP where the policy has no staging. Looks only at what is fixed at open, so that any
+ * thread may ask. */
 int chm_fw_check_range(const struct chm_fw *fw, uint64_t addr, uint64_t len);
 int chm_fw_check_issue(const struct chm_fw *fw, uint64_t addr, uint64_t len);
 int chm_fw_check_read(const struct chm_fw *fw, uint64_t addr, uint64_t len);

@@ -66,10 +66,15 @@ static void durable_end_waiters(struct chm_fw *fw)
     }
 }
 
+static uint64_t settled_now(const struct chm_fw *fw)
+{
+    return fw->policy->cache->settled(fw);
+}
+
 static bool durable_due(const struct chm_fw *fw)
 {
     const struct chm_durable *d = &fw->durable;
-    uint64_t settled = chm_wbuf_settled(&fw->wbuf);
+    uint64_t settled = settled_now(fw);
 
     if (settled <= d->durable_seq) {
         return false;
@@ -80,6 +85,9 @@ static bool durable_due(const struct chm_fw *fw)
     }
     if (fw->opts.durability != CHM_DURABILITY_PERIODIC) {
         return false;
+    }
+    if (fw->cache.replace) { /* lines are written because it was time: when they are, it is due */
+        return fw->cache.target > d->durable_seq && settled >= fw->cache.target;
     }
     return d->settled_bytes >= fw->opts.barrier_bytes ||
            fw->now_ns >= chm_sat_add(d->last_ns, fw->opts.barrier_interval_ns);
@@ -102,7 +110,7 @@ static void durable_begin(struct chm_fw *fw)
 {
     struct chm_durable *d = &fw->durable;
 
-    d->covers = chm_wbuf_settled(&fw->wbuf);
+    d->covers = settled_now(fw);
     d->settled_bytes = 0;
     d->last_ns = fw->now_ns;
     d->err = 0;
@@ -125,6 +133,7 @@ void chm_durable_run(struct chm_fw *fw)
         return;
     }
     durable_end_waiters(fw);
+    chm_cache_aim(fw);
     if (durable_due(fw)) {
         durable_begin(fw);
     }
@@ -147,8 +156,11 @@ uint64_t chm_durable_next_ns(const struct chm_fw *fw)
 {
     const struct chm_durable *d = &fw->durable;
 
-    if (fw->opts.durability != CHM_DURABILITY_PERIODIC || d->inflight > 0 ||
-        chm_wbuf_settled(&fw->wbuf) <= d->durable_seq) {
+    if (fw->opts.durability != CHM_DURABILITY_PERIODIC || d->inflight > 0) {
+        return UINT64_MAX;
+    }
+    if (fw->cache.replace ? fw->wbuf.seq <= d->durable_seq || fw->cache.target > d->durable_seq
+                          : settled_now(fw) <= d->durable_seq) {
         return UINT64_MAX;
     }
     return chm_sat_add(d->last_ns, fw->opts.barrier_interval_ns);

@@ -30,7 +30,7 @@ int chm_fw_check_range(const struct chm_fw *fw, uint64_t addr, uint64_t len)
 
 int chm_fw_check_issue(const struct chm_fw *fw, uint64_t addr, uint64_t len)
 {
-    int rc = chm_fw_check_range(fw, addr, len);
+    int rc = fw->policy->cache->prefetch ? chm_fw_check_range(fw, addr, len) : -EOPNOTSUPP;
 
     if (rc == 0 && chm_window_cost(&fw->window, len) > fw->window.bytes) {
         rc = -E2BIG;
@@ -79,7 +79,7 @@ static void exec_read(struct chm_fw *fw, struct chm_fwreq *req)
         refuse(fw, req, rc);
         return;
     }
-    chm_request_read(fw, req);
+    fw->policy->cache->read(fw, req);
 }
 
 static void exec_reserve(struct chm_fw *fw, struct chm_fwreq *req)
@@ -87,6 +87,10 @@ static void exec_reserve(struct chm_fw *fw, struct chm_fwreq *req)
     uint64_t runs = req->cmd.addr, len = req->cmd.len;
     uint64_t cost = chm_window_cost(&fw->window, len);
 
+    if (!fw->policy->cache->prefetch) {
+        chm_fwreq_end(fw, req, -EOPNOTSUPP);
+        return;
+    }
     if (runs < 1 || runs > CHM_RESERVE_RUNS || len == 0 || len % fw->granule != 0 ||
         len > fw->window.bytes || cost * runs > fw->window.bytes) {
         chm_fwreq_end(fw, req, -EINVAL);
@@ -101,6 +105,9 @@ static void exec_begin(struct chm_fw *fw, struct chm_fwreq *req)
 
     if (rc == 0 && fw->degraded) {
         rc = -EIO;
+    }
+    if (rc == 0) {
+        rc = chm_sched_admit(fw, req->cmd.addr, req->cmd.len);
     }
     if (rc == 0) {
         rc = chm_wbuf_begin(fw, req->cmd.addr, req->cmd.len, &req->ext);
@@ -124,7 +131,7 @@ static void exec_commit(struct chm_fw *fw, struct chm_fwreq *req)
 
     fw->stats.committed++;
     fw->stats.committed_bytes += chm_ext_len(req->ext);
-    chm_wbuf_commit(fw, req->ext);
+    fw->policy->cache->commit(fw, req->ext);
     req->ext = NULL;
     if (strict) {
         req->target = fw->wbuf.seq;
@@ -144,7 +151,7 @@ static void exec_trim(struct chm_fw *fw, struct chm_fwreq *req)
         rc = fw->degraded ? -EIO : fw->medium->caps.trim ? 0 : -EOPNOTSUPP;
     }
     if (rc == 0) {
-        rc = chm_wbuf_trim(fw, req->cmd.addr, req->cmd.len);
+        rc = fw->policy->cache->trim(fw, req->cmd.addr, req->cmd.len);
     }
     if (rc == 0) {
         fw->stats.trims++;
@@ -173,6 +180,9 @@ static void exec_stats(struct chm_fw *fw, struct chm_fwreq *req)
         s->sim_ios = fw->medium->caps.events->ios;
         s->sim_digest = fw->medium->caps.events->digest;
     }
+    s->cache_dirty_lines = fw->cache.dirty_lines;
+    s->cache_lines = fw->cache.lines_max;
+    s->cache_sets = fw->cache.sets_max;
     memcpy((void *)(uintptr_t)req->cmd.ptr, s, sizeof(*s));
     chm_fwreq_end(fw, req, 0);
 }

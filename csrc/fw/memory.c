@@ -119,7 +119,7 @@ static int memory_mark(struct chm_memory *m)
     return 0;
 }
 
-static int memory_map_best(struct chm_memory *m, uint64_t bytes, uint32_t huge_pages,
+static int memory_map_best(struct chm_memory *m, uint64_t bytes, uint32_t huge_pages, bool sparse,
                            struct chm_error *err)
 {
     uint64_t free_bytes = 0;
@@ -139,7 +139,7 @@ static int memory_map_best(struct chm_memory *m, uint64_t bytes, uint32_t huge_p
             return 0;
         }
     }
-    if (memory_too_large(bytes, &free_bytes)) {
+    if (!sparse && memory_too_large(bytes, &free_bytes)) {
         snprintf(err->text, sizeof(err->text),
                  "the DRAM budget is %llu MiB but only %llu MiB of memory are available",
                  (unsigned long long)(bytes >> 20), (unsigned long long)(free_bytes >> 20));
@@ -154,12 +154,12 @@ static int memory_map_best(struct chm_memory *m, uint64_t bytes, uint32_t huge_p
 }
 
 int chm_memory_open(struct chm_memory *m, uint64_t bytes, uint32_t huge_pages, bool lock,
-                    struct chm_error *err)
+                    bool sparse, struct chm_error *err)
 {
     int rc;
 
     *m = (struct chm_memory){.fd = -1};
-    rc = memory_map_best(m, bytes, huge_pages, err);
+    rc = memory_map_best(m, bytes, huge_pages, sparse, err);
     if (rc < 0) {
         return rc;
     }

@@ -37,10 +37,10 @@ struct chm_memory {
     uint32_t *parent_mark; /* non-zero in the process that opened, zero in its children */
 };
 
-/* huge_pages, lock_memory as in chm_options. bytes is rounded up to whole pages. -ENOMEM with a
- * reason. */
+/* huge_pages, lock_memory as in chm_options. sparse: most of it will never be touched, so it may be
+ * more than the machine has. bytes is rounded up to whole pages. -ENOMEM with a reason. */
 int chm_memory_open(struct chm_memory *m, uint64_t bytes, uint32_t huge_pages, bool lock,
-                    struct chm_error *err);
+                    bool sparse, struct chm_error *err);
 /* Touch all of it: in this thread (wait) or by a helper. */
 int chm_memory_prefault(struct chm_memory *m, struct chm_region *region, bool wait);
 /* Stop the helper and unmap. keep: leave the mapping alone (the system may still write to it). */

@@ -344,7 +344,6 @@ void chm_request_read(struct chm_fw *fw, struct chm_fwreq *req)
     uint8_t *buf = (uint8_t *)(uintptr_t)req->cmd.ptr;
     int rc;
 
-    fw->stats.demand_reads++;
     *f = (struct chm_fetch){.demand = true, .region = CHM_NO_REGION};
     f->addr = addr / g * g;
     f->len = chm_min(chm_round_up(addr + len, g), fw->map.capacity_bytes) - f->addr;
@@ -357,20 +356,36 @@ void chm_request_read(struct chm_fw *fw, struct chm_fwreq *req)
         f->user_len = len;
         fw->stats.demand_copied_bytes += len;
     }
-    req->state = REQ_READING;
     rc = chm_fetch_begin(fw, f);
     if (rc < 0) {
+        fw->stats.demand_reads++;
         fw->stats.demand_failed++;
         chm_fwreq_end(fw, req, rc);
         return;
     }
+    chm_request_read_begun(fw, req);
+}
+
+bool chm_request_read_cancel(struct chm_fw *fw, struct chm_fwreq *req)
+{
+    chm_fetch_cancel(fw, &req->fetch, -ECANCELED);
+    return false;
+}
+
+void chm_request_read_begun(struct chm_fw *fw, struct chm_fwreq *req)
+{
+    fw->stats.demand_reads++;
+    req->state = REQ_READING;
     cell_move(cell_of(fw, req), CELL_PENDING);
 }
 
-static void read_finished(struct chm_fw *fw, struct chm_fwreq *req)
+void chm_request_read_moved(struct chm_fw *fw, struct chm_fwreq *req, uint64_t front)
 {
-    int32_t err = req->fetch.err;
+    atomic_store_explicit(&cell_of(fw, req)->ready, front, memory_order_release);
+}
 
+void chm_request_read_done(struct chm_fw *fw, struct chm_fwreq *req, int32_t err)
+{
     if (req->state == REQ_ZOMBIE) {
         fw->zombies--;
         req_free(fw, req);
@@ -399,9 +414,7 @@ void chm_fetch_moved(struct chm_fw *fw, struct chm_fetch *f)
     struct chm_link *head, *link;
 
     if (f->demand) {
-        struct chm_fwreq *req = CHM_CONTAINER(f, struct chm_fwreq, fetch);
-
-        atomic_store_explicit(&cell_of(fw, req)->ready, front, memory_order_release);
+        chm_request_read_moved(fw, CHM_CONTAINER(f, struct chm_fwreq, fetch), front);
         return;
     }
     head = &slot_of(f)->requests;
@@ -434,7 +447,7 @@ void chm_fetch_finished(struct chm_fw *fw, struct chm_fetch *f)
     struct chm_link *link;
 
     if (f->demand) {
-        read_finished(fw, CHM_CONTAINER(f, struct chm_fwreq, fetch));
+        chm_request_read_done(fw, CHM_CONTAINER(f, struct chm_fwreq, fetch), f->err);
         return;
     }
     s = slot_of(f);
@@ -458,7 +471,9 @@ static void release_reading(struct chm_fw *fw, struct chm_fwreq *req)
 {
     req->state = REQ_ZOMBIE;
     fw->zombies++;
-    chm_fetch_cancel(fw, &req->fetch, -ECANCELED);
+    if (fw->policy->cache->cancel(fw, req)) {
+        chm_request_read_done(fw, req, -ECANCELED);
+    }
 }
 
 void chm_request_release(struct chm_fw *fw, struct chm_fwreq *req)

@@ -15,6 +15,12 @@ struct chm_timer;
 void chm_request_issue(struct chm_fw *fw, struct chm_fwreq *req);
 /* A fresh READ. */
 void chm_request_read(struct chm_fw *fw, struct chm_fwreq *req);
+/* A READ has begun; bytes there from the front; its end: 0 or -errno. For device caches. */
+void chm_request_read_begun(struct chm_fw *fw, struct chm_fwreq *req);
+void chm_request_read_moved(struct chm_fw *fw, struct chm_fwreq *req, uint64_t front);
+void chm_request_read_done(struct chm_fw *fw, struct chm_fwreq *req, int32_t err);
+/* The window's: a READ was given up. */
+bool chm_request_read_cancel(struct chm_fw *fw, struct chm_fwreq *req);
 /* A fresh RESERVE. */
 void chm_request_reserve(struct chm_fw *fw, struct chm_fwreq *req);
 /* The client gave the handle up, whatever state it is in. */

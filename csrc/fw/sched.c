@@ -15,17 +15,31 @@ enum {
 
 bool chm_sched_reads_wait(const struct chm_sched *s)
 {
-    return s->reads > 0 || !chm_list_empty(&s->demand) || !chm_list_empty(&s->stage);
+    return s->reads > 0 || !chm_list_empty(&s->demand) || !chm_list_empty(&s->stage) ||
+           !chm_list_empty(&s->lines);
+}
+
+static void count_arrival(struct chm_fw *fw)
+{
+    chm_hist_add(&fw->stats.flush_at_read, fw->sched.flushes);
+    fw->stats.flush_inflight_at_read_max =
+        chm_max(fw->stats.flush_inflight_at_read_max, fw->sched.flushes);
 }
 
 void chm_sched_queue(struct chm_fw *fw, struct chm_fetch *f)
 {
     struct chm_sched *s = &fw->sched;
 
-    chm_hist_add(&fw->stats.flush_at_read, s->flushes);
-    fw->stats.flush_inflight_at_read_max =
-        chm_max(fw->stats.flush_inflight_at_read_max, s->flushes);
+    count_arrival(fw);
     chm_list_push(f->demand ? &s->demand : &s->stage, &f->queue);
+}
+
+void chm_sched_queue_move(struct chm_fw *fw, struct chm_move *m)
+{
+    if (m->phase == MOVE_FILL) {
+        count_arrival(fw);
+    }
+    chm_list_push(&fw->sched.lines, &m->link);
 }
 
 static struct chm_fio *fio_new(struct chm_sched *s)
@@ -41,6 +55,7 @@ static struct chm_fio *fio_new(struct chm_sched *s)
     fio->io = (struct chm_io){.owner = fio};
     fio->fetch = NULL;
     fio->exts = NULL;
+    fio->move = NULL;
     fio->bounce = CHM_RUNS_NONE;
     fio->retries = 0;
     return fio;
@@ -111,15 +126,20 @@ static struct chm_fetch *sched_first(struct chm_link *queue)
     return link ? CHM_CONTAINER(link, struct chm_fetch, queue) : NULL;
 }
 
-static struct chm_fio *next_read(struct chm_fw *fw)
+static struct chm_fio *next_read(struct chm_fw *fw, uint32_t depth)
 {
     struct chm_sched *s = &fw->sched;
-    uint32_t depth = s->pressing ? fw->opts.read_depth_pressed : fw->opts.read_depth;
     struct chm_link *queues[] = {&s->demand, &s->stage};
+    struct chm_link *move = chm_list_first(&s->lines);
     struct chm_fio *fio;
 
     if (s->reads >= depth || (fio = fio_new(s)) == NULL) {
         return NULL;
+    }
+    if (move) {
+        chm_move_take(fw, fio, CHM_CONTAINER(move, struct chm_move, link));
+        s->reads++;
+        return fio;
     }
     for (size_t i = 0; i < CHM_COUNT(queues); i++) {
         struct chm_fetch *f = sched_first(queues[i]);
@@ -134,21 +154,34 @@ static struct chm_fio *next_read(struct chm_fw *fw)
 
 /* ---- flush credit */
 
+static bool flush_asked(const struct chm_fw *fw)
+{
+    if (fw->cache.replace) {
+        return chm_cache_wanted(fw) > chm_cache_settled(fw);
+    }
+    return fw->closing || chm_durable_wanted(&fw->durable) > chm_wbuf_settled(&fw->wbuf);
+}
+
 static void update_pressing(struct chm_fw *fw)
 {
     struct chm_wbuf *b = &fw->wbuf;
     uint64_t used = b->runs.used * b->granule * 100;
     uint64_t oldest = chm_wbuf_oldest_ns(b);
-    bool asked = chm_durable_wanted(&fw->durable) > chm_wbuf_settled(b);
+    bool asked = flush_asked(fw);
 
+    fw->sched.asked = asked;
+    /* Lines are written only when somebody asks. */
+    if (fw->cache.replace) {
+        fw->sched.pressing = asked;
+        return;
+    }
     if (used >= b->bytes * fw->opts.flush_high_percent) {
         fw->sched.pressing = true;
     } else if (used <= b->bytes * fw->opts.flush_low_percent) {
         fw->sched.pressing = false;
     }
-    if (asked || fw->closing ||
-        (oldest != UINT64_MAX && fw->now_ns >= oldest &&
-         fw->now_ns - oldest >= fw->opts.flush_age_ns)) {
+    if (asked || (oldest != UINT64_MAX && fw->now_ns >= oldest &&
+                  fw->now_ns - oldest >= fw->opts.flush_age_ns)) {
         fw->sched.pressing = true;
     }
     if (chm_list_empty(&b->pending)) {
@@ -156,73 +189,76 @@ static void update_pressing(struct chm_fw *fw)
     }
 }
 
-static uint32_t flush_allowance(struct chm_fw *fw)
+static struct chm_flush_view flush_view(const struct chm_fw *fw)
 {
-    struct chm_sched *s = &fw->sched;
+    const struct chm_sched *s = &fw->sched;
 
-    if (fw->opts.fcfs) {
-        return fw->opts.read_depth;
-    }
-    if (chm_sched_reads_wait(s)) {
-        return s->pressing ? fw->opts.flush_depth_reads : 0;
-    }
-    if (s->pressing || fw->now_ns >= chm_sat_add(s->last_read_ns, fw->opts.flush_idle_ns)) {
-        return fw->opts.flush_depth;
-    }
-    return 0;
+    return (struct chm_flush_view){
+        .opts = &fw->opts,
+        .now_ns = fw->now_ns,
+        .last_read_ns = s->last_read_ns,
+        .oldest_ns = chm_wbuf_oldest_ns(&fw->wbuf),
+        .buffer_bytes = fw->wbuf.bytes,
+        .filled = fw->wbuf.runs.used * fw->wbuf.granule,
+        .reads = s->reads,
+        .flushes = s->flushes,
+        .reads_wait = chm_sched_reads_wait(s),
+        .pressing = s->pressing,
+        .asked = s->asked,
+        .turn = s->turn,
+    };
 }
 
-static struct chm_fio *next_flush(struct chm_fw *fw)
+int chm_sched_admit(struct chm_fw *fw, uint64_t addr, uint64_t len)
+{
+    struct chm_flush_view v;
+
+    if (fw->flush_ops->admit == chm_flush_admit_all) {
+        return 0;
+    }
+    v = flush_view(fw);
+    return fw->flush_ops->admit(&v, addr, len);
+}
+
+static struct chm_fio *next_flush(struct chm_fw *fw, uint32_t depth)
 {
     struct chm_sched *s = &fw->sched;
     struct chm_fio *fio;
 
-    if (s->flushes >= flush_allowance(fw) || chm_list_empty(&fw->wbuf.pending)) {
-        return NULL;
-    }
-    fio = fio_new(s);
-    if (!fio) {
-        return NULL;
-    }
-    if (!chm_wbuf_take(fw, fio, fw->opts.flush_unit)) {
-        fio_free(s, fio);
+    if (s->flushes >= depth || (fio = fio_new(s)) == NULL) {
         return NULL;
     }
     fio->what = FIO_FLUSH;
+    if (!fw->policy->cache->take(fw, fio)) {
+        fio_free(s, fio);
+        return NULL;
+    }
     s->flushes++;
     fw->stats.flush_units++;
     return fio;
 }
 
-/* First come first served, for contrast: the older of the two heads, reads and flushes in one
- * depth. */
-static struct chm_fio *next_fcfs(struct chm_fw *fw)
+/* The policy says how many of each, and whose turn it is when both may go. */
+static struct chm_fio *next_io(struct chm_fw *fw, struct chm_flush_view *v)
 {
     struct chm_sched *s = &fw->sched;
     struct chm_fio *fio = NULL;
+    uint32_t reads, flushes;
 
-    if (s->reads + s->flushes >= fw->opts.read_depth) {
+    v->reads = s->reads;
+    v->flushes = s->flushes;
+    v->turn = s->turn;
+    reads = fw->flush_ops->reads(v);
+    flushes = fw->flush_ops->flushes(v);
+    if (s->reads >= reads && s->flushes >= flushes) {
         return NULL;
     }
-    if (s->turn_flush) {
-        fio = next_flush(fw);
+    s->turn = !s->turn;
+    if (fw->flush_ops->flush_first(v)) {
+        fio = next_flush(fw, flushes);
     }
-    if (!fio) {
-        fio = next_read(fw);
-    }
-    s->turn_flush = !s->turn_flush;
-    return fio ? fio : next_flush(fw);
-}
-
-static struct chm_fio *next_io(struct chm_fw *fw)
-{
-    struct chm_fio *fio;
-
-    if (fw->opts.fcfs) {
-        return next_fcfs(fw);
-    }
-    fio = next_read(fw);
-    return fio ? fio : next_flush(fw);
+    fio = fio ? fio : next_read(fw, reads);
+    return fio ? fio : next_flush(fw, flushes);
 }
 
 /* ---- submitting */
@@ -250,13 +286,15 @@ static void submit_backlog(struct chm_fw *fw)
 void chm_sched_run(struct chm_fw *fw)
 {
     struct chm_sched *s = &fw->sched;
+    struct chm_flush_view view;
     struct chm_fio *fio;
 
     if (chm_sched_reads_wait(s)) {
         s->last_read_ns = fw->now_ns;
     }
     update_pressing(fw);
-    while ((fio = next_io(fw)) != NULL) {
+    view = flush_view(fw);
+    while ((fio = next_io(fw, &view)) != NULL) {
         chm_list_push(&s->backlog, &fio->back);
     }
     submit_backlog(fw);
@@ -323,17 +361,33 @@ static bool carry_on(struct chm_fw *fw, struct chm_fio *fio)
     return true;
 }
 
-static void read_landed(struct chm_fw *fw, struct chm_fio *fio)
+static void count_read(struct chm_fw *fw, const struct chm_fio *fio)
 {
-    struct chm_fetch *f = fio->fetch;
-
-    fw->sched.reads--;
     fw->sched.last_read_ns = fw->now_ns;
     fw->stats.read_ios++;
     if (fio->io.res >= 0) {
         fw->stats.read_bytes += fio->unit_bytes;
     }
     chm_hist_add(&fw->stats.read_io_ns, fio->io.done_ns - fio->io.submit_ns);
+}
+
+static void count_write(struct chm_fw *fw, const struct chm_fio *fio)
+{
+    if (fio->io.kind == CHM_IO_TRIM) {
+        fw->stats.trim_ios++;
+    } else {
+        fw->stats.write_ios++;
+        fw->stats.write_bytes += fio->unit_bytes;
+        chm_hist_add(&fw->stats.write_io_ns, fio->io.done_ns - fio->io.submit_ns);
+    }
+}
+
+static void read_landed(struct chm_fw *fw, struct chm_fio *fio)
+{
+    struct chm_fetch *f = fio->fetch;
+
+    fw->sched.reads--;
+    count_read(fw, fio);
     chm_list_remove(&fio->link);
     chm_fetch_landed(fw, f, fio);
     fio_bounce_free(fw, fio);
@@ -364,14 +418,27 @@ static void flush_landed(struct chm_fw *fw, struct chm_fio *fio)
         return;
     }
     fw->sched.flushes--;
-    if (fio->io.kind == CHM_IO_TRIM) {
-        fw->stats.trim_ios++;
-    } else {
-        fw->stats.write_ios++;
-        fw->stats.write_bytes += fio->unit_bytes;
-        chm_hist_add(&fw->stats.write_io_ns, fio->io.done_ns - fio->io.submit_ns);
-    }
+    count_write(fw, fio);
     chm_wbuf_landed(fw, fio, fio->io.res < 0 ? fio->io.res : 0);
+    fio_free(&fw->sched, fio);
+}
+
+/* Of what a miss moves counts as a read what it waits for, the write-back too. */
+static void move_landed(struct chm_fw *fw, struct chm_fio *fio)
+{
+    bool flush = fio->move->phase == MOVE_CLEAN;
+
+    if (fio->io.kind != CHM_IO_READ && fio->io.res < 0 && flush_retry(fw, fio)) {
+        return;
+    }
+    fw->sched.flushes -= flush;
+    fw->sched.reads -= !flush;
+    if (fio->io.kind == CHM_IO_READ) {
+        count_read(fw, fio);
+    } else {
+        count_write(fw, fio);
+    }
+    chm_cache_landed(fw, fio);
     fio_free(&fw->sched, fio);
 }
 
@@ -391,6 +458,9 @@ void chm_sched_landed(struct chm_fw *fw, struct chm_fio *fio)
     case FIO_FLUSH:
         flush_landed(fw, fio);
         break;
+    case FIO_MOVE:
+        move_landed(fw, fio);
+        break;
     default:
         fw->sched.others--;
         chm_durable_landed(fw, fio->io.res);
@@ -400,13 +470,11 @@ void chm_sched_landed(struct chm_fw *fw, struct chm_fio *fio)
 
 uint64_t chm_sched_next_ns(const struct chm_fw *fw)
 {
-    uint64_t oldest = chm_wbuf_oldest_ns(&fw->wbuf);
+    struct chm_flush_view v;
 
-    if (oldest == UINT64_MAX || fw->sched.flushes > 0) {
+    if (fw->cache.replace || fw->sched.flushes > 0 || chm_wbuf_oldest_ns(&fw->wbuf) == UINT64_MAX) {
         return UINT64_MAX;
     }
-    if (chm_sched_reads_wait(&fw->sched)) {
-        return fw->sched.pressing ? UINT64_MAX : chm_sat_add(oldest, fw->opts.flush_age_ns);
-    }
-    return chm_sat_add(fw->sched.last_read_ns, fw->opts.flush_idle_ns);
+    v = flush_view(fw);
+    return fw->flush_ops->next_ns(&v);
 }

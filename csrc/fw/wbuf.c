@@ -362,6 +362,11 @@ static void wbuf_cut_lost(struct chm_fw *fw, uint64_t start, uint64_t end)
     }
 }
 
+static void wbuf_check_degraded(struct chm_fw *fw)
+{
+    fw->degraded = fw->degraded || fw->wbuf.lost > LOST_MAX || fw->wbuf.lost_all;
+}
+
 /* The bytes of e are gone. What newer commits cover is fine; the rest cannot be read any more. */
 static void ext_lose(struct chm_fw *fw, struct chm_ext *e)
 {
@@ -382,7 +387,7 @@ static void ext_lose(struct chm_fw *fw, struct chm_ext *e)
          at = newer->range.end) {
         wbuf_cut_lost(fw, newer->range.start, newer->range.end);
     }
-    fw->degraded = fw->degraded || b->lost > LOST_MAX;
+    wbuf_check_degraded(fw);
 }
 
 static void ext_written(struct chm_fw *fw, struct chm_ext *e)
@@ -413,6 +418,81 @@ void chm_wbuf_landed(struct chm_fw *fw, struct chm_fio *fio, int32_t res)
         }
         e = next;
     }
+}
+
+/* ---- under a transparent cache */
+
+static void wbuf_take_over(struct chm_fw *fw, struct chm_ext *e)
+{
+    struct chm_wbuf *b = &fw->wbuf;
+
+    e->state = EXT_LANDED;
+    e->seq = ++b->seq;
+    e->commit_ns = fw->now_ns;
+    chm_list_push(&b->pending, &e->pending);
+}
+
+void chm_wbuf_land(struct chm_fw *fw, struct chm_ext *e)
+{
+    CHM_ASSERT(e->state == EXT_OPEN);
+    fw->wbuf.open--;
+    fw->wbuf.dirty_bytes += chm_ext_len(e);
+    wbuf_take_over(fw, e);
+}
+
+int chm_wbuf_land_trim(struct chm_fw *fw, uint64_t addr, uint64_t len, struct chm_ext **out)
+{
+    struct chm_wbuf *b = &fw->wbuf;
+
+    if (b->exts_free < b->open + b->exts_aside + 2) {
+        return -EAGAIN;
+    }
+    *out = ext_new(b);
+    (*out)->trim = true;
+    ext_set_range(*out, addr, addr + len);
+    wbuf_take_over(fw, *out);
+    return 0;
+}
+
+void chm_wbuf_drop(struct chm_fw *fw, struct chm_ext *e)
+{
+    CHM_ASSERT(e->state == EXT_LANDED);
+    fw->wbuf.dirty_bytes -= e->trim ? 0 : chm_ext_len(e);
+    ext_free(fw, e);
+}
+
+void chm_wbuf_lose(struct chm_fw *fw, uint64_t start, uint64_t end, uint64_t first, uint64_t last)
+{
+    struct chm_wbuf *b = &fw->wbuf;
+
+    fw->stats.lost_bytes += end - start;
+    chm_durable_note_loss(fw, first, last);
+    chm_wbuf_forgive(fw, start, end); /* lost extents do not overlap */
+    if (b->exts_free == 0) {
+        b->lost_all = true;
+    } else {
+        struct chm_ext *e = ext_new(b);
+
+        e->state = EXT_LOST;
+        ext_set_range(e, start, end);
+        chm_tree_insert(&b->map, &e->range);
+        chm_list_push(&b->lost_list, &e->pending);
+        b->lost++;
+    }
+    wbuf_check_degraded(fw);
+}
+
+void chm_wbuf_forgive(struct chm_fw *fw, uint64_t start, uint64_t end)
+{
+    if (fw->wbuf.lost) {
+        wbuf_cut_lost(fw, start, end);
+    }
+}
+
+bool chm_wbuf_is_lost(struct chm_fw *fw, uint64_t start, uint64_t end)
+{
+    return fw->wbuf.lost_all ||
+           (fw->wbuf.lost && chm_tree_overlap(&fw->wbuf.map, start, end) != NULL);
 }
 
 uint64_t chm_wbuf_settled(const struct chm_wbuf *b)

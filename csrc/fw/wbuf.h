@@ -15,6 +15,12 @@
  * below DIRTY.
  *
  * LOST: the drive may hold anything there; reads fail until it is written or trimmed again.
+ *
+ * With a transparent cache (cache.h) the buffer is only where stores land:
+ *
+ *   OPEN -> LANDED -> FREE      begin, commit, all of it moved into lines
+ *
+ * `pending` holds LANDED extents then, and `map` only LOST ones.
  */
 #ifndef CHM_WBUF_H
 #define CHM_WBUF_H
@@ -29,11 +35,11 @@
 struct chm_fw;
 struct chm_fio;
 
-enum chm_ext_state { EXT_FREE, EXT_OPEN, EXT_DIRTY, EXT_FLUSHING, EXT_LOST };
+enum chm_ext_state { EXT_FREE, EXT_OPEN, EXT_DIRTY, EXT_FLUSHING, EXT_LOST, EXT_LANDED };
 
 struct chm_ext {
     struct chm_node range;   /* in wbuf->map when committed */
-    struct chm_link pending; /* DIRTY or FLUSHING, in order of commit; free list; lost list */
+    struct chm_link pending; /* DIRTY, FLUSHING, LANDED in order of commit; free list; lost list */
     struct chm_link dirty;   /* DIRTY, in order of commit */
     uint64_t off;            /* in memory; unused for trims */
     uint64_t seq;            /* of its commit */
@@ -55,6 +61,7 @@ struct chm_wbuf {
     struct chm_tree map;
     uint64_t seq; /* of the last commit */
     uint64_t dirty_bytes, peak_bytes;
+    bool lost_all; /* more was lost than the table holds: all that would be looked up is */
 };
 
 static inline uint64_t chm_ext_len(const struct chm_ext *e)
@@ -76,6 +83,18 @@ int chm_wbuf_trim(struct chm_fw *fw, uint64_t addr, uint64_t len);
 bool chm_wbuf_take(struct chm_fw *fw, struct chm_fio *fio, uint64_t max);
 /* A unit ended: res 0 or -errno. */
 void chm_wbuf_landed(struct chm_fw *fw, struct chm_fio *fio, int32_t res);
+
+/* ---- under a transparent cache */
+/* A commit, or a trim, that the cache takes over; and the end of it. */
+void chm_wbuf_land(struct chm_fw *fw, struct chm_ext *e);
+int chm_wbuf_land_trim(struct chm_fw *fw, uint64_t addr, uint64_t len, struct chm_ext **out);
+void chm_wbuf_drop(struct chm_fw *fw, struct chm_ext *e);
+/* The bytes of [start, end), of commits first .. last, are gone. */
+void chm_wbuf_lose(struct chm_fw *fw, uint64_t start, uint64_t end, uint64_t first, uint64_t last);
+/* Written or trimmed anew: not lost any more. */
+void chm_wbuf_forgive(struct chm_fw *fw, uint64_t start, uint64_t end);
+/* Is any of it lost? */
+bool chm_wbuf_is_lost(struct chm_fw *fw, uint64_t start, uint64_t end);
 
 /* All commits up to and including this one are on the drive or lost. */
 uint64_t chm_wbuf_settled(const struct chm_wbuf *b);

@@ -137,14 +137,12 @@ static void close_members(struct chm_dev *dev)
 
 int chm_dev_bring_up(struct chm_dev *dev, struct chm_error *err)
 {
-    uint32_t depth = dev->opts.read_depth + dev->opts.flush_depth + dev->opts.flush_depth_reads +
-                     CHM_MEMBERS_MAX + 1;
     struct chm_media_args media = {
         .opts = &dev->opts,
         .backings = dev->sim ? NULL : dev->backing,
         .members = dev->map.members,
         .regions = dev->regions,
-        .inflight_max = depth,
+        .inflight_max = chm_fw_depth(&dev->opts),
         .one_thread = dev->threaded,
     };
     struct chm_fw_args args = {
@@ -187,9 +185,11 @@ int chm_dev_take_down(struct chm_dev *dev, uint64_t deadline_ns)
 
 static int open_memory(struct chm_dev *dev, struct chm_error *err)
 {
+    /* A simulation without contents touches little of it: only what callers write. */
+    bool sparse = dev->sim && dev->opts.sim.no_contents;
     struct chm_region *region;
-    int rc = chm_memory_open(&dev->memory, dev->opts.dram_bytes, dev->opts.huge_pages,
-                             dev->opts.lock_memory, err);
+    int rc = chm_memory_open(&dev->memory, dev->opts.dram_bytes, sparse ? 1 : dev->opts.huge_pages,
+                             dev->opts.lock_memory && !sparse, sparse, err);
 
     if (rc < 0) {
         return rc;
@@ -203,7 +203,7 @@ static int open_memory(struct chm_dev *dev, struct chm_error *err)
     atomic_store(&region->len, dev->memory.bytes);
     atomic_store(&dev->regions->version, 1);
     dev->window_bytes = dev->opts.dram_bytes - dev->opts.write_buffer_bytes;
-    if (dev->opts.prefault == PREFAULT_NONE) {
+    if (sparse || dev->opts.prefault == PREFAULT_NONE) {
         return 0;
     }
     return chm_memory_prefault(&dev->memory, region, dev->opts.prefault == PREFAULT_WAIT);
@@ -311,6 +311,7 @@ static void info_sizes(const struct chm_dev *dev, struct chm_info *out)
     out->capacity_bytes = dev->map.capacity_bytes;
     out->dram_bytes = dev->opts.dram_bytes;
     out->window_bytes = dev->fw->window.bytes;
+    out->cache_bytes = dev->fw->cache.lines_max * dev->fw->cache.line_bytes;
     out->write_buffer_bytes = dev->fw->wbuf.bytes;
     out->metadata_bytes = dev->fw->block_bytes + sizeof(*dev->fw) + sizeof(*dev) +
                           dev->opts.requests_max * sizeof(struct chm_cell) +
@@ -352,6 +353,8 @@ int chm_info(chm_dev *dev, struct chm_info *out)
     *out = (struct chm_info){0};
     info_sizes(dev, out);
     info_medium(dev, &caps, out);
+    snprintf(out->policy, sizeof(out->policy), "%s", dev->opts.policy);
+    snprintf(out->flush_policy, sizeof(out->flush_policy), "%s", dev->opts.flush_policy);
     out->threaded = dev->threaded;
     out->huge_pages = dev->memory.huge;
     out->locked = dev->memory.locked;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fw/policy.h"
 #include "host/link.h"
 #include "host/options.h"
 #include "media/sim_flash.h"
@@ -16,6 +17,8 @@ enum {
     REQUESTS_LIMIT = 1 << 20,
     DEPTH_LIMIT = 4096,
     UNIT_LIMIT = 1 << 30,
+    LINE_LIMIT = 16 << 20,
+    LIST_BYTES = 120,
 };
 
 static const uint64_t MIB = 1 << 20;
@@ -28,6 +31,10 @@ void chm_options_init(struct chm_options *o)
         .media = "auto",
         .npaths = 1,
         .dram_bytes = 256 * MIB,
+        .policy = "window",
+        .line_bytes = CHM_PAGE_BYTES,
+        .line_fills = 14,
+        .effective_percent = 100,
         .requests_max = 4096,
         .writes_max = 8192,
         .read_unit = 1 << 20,
@@ -40,6 +47,7 @@ void chm_options_init(struct chm_options *o)
         .flush_high_percent = 50,
         .flush_age_ns = CHM_SECOND,
         .flush_idle_ns = CHM_SECOND / 1000,
+        .flush_policy = "read-first",
         .barrier_interval_ns = CHM_SECOND,
         .barrier_bytes = 512 * MIB,
         .poll_ns = 20000,
@@ -76,6 +84,11 @@ static void fill_defaults(struct chm_options *o)
     FILL(media);
     FILL(npaths);
     FILL(dram_bytes);
+    FILL(policy);
+    FILL(line_bytes);
+    FILL(line_fills);
+    FILL(effective_percent);
+    FILL(flush_policy);
     FILL(requests_max);
     FILL(writes_max);
     FILL(read_unit);
@@ -180,6 +193,58 @@ static int check_link(const struct chm_options *o, struct chm_error *err)
     return 0;
 }
 
+/* ---- policies */
+
+/* "a, b, c" of all names. */
+static void list_names(const char *(*name)(uint32_t), char text[LIST_BYTES])
+{
+    size_t at = 0;
+
+    text[0] = 0;
+    for (uint32_t i = 0; name(i) && at < LIST_BYTES - 1; i++) {
+        at += (size_t)snprintf(text + at, LIST_BYTES - at, "%s%s", i ? ", " : "", name(i));
+    }
+}
+
+static int check_names(struct chm_options *o, struct chm_error *err)
+{
+    const struct chm_policy *policy = chm_policy_find(o->policy);
+    const struct chm_flush_ops *flush = chm_flush_policy_find(o->flush_policy);
+    char list[LIST_BYTES];
+
+    if (!policy) {
+        list_names(chm_policy_name, list);
+        return bad(err, "policy %.40s is none of %s", o->policy, list);
+    }
+    if (!flush) {
+        list_names(chm_flush_policy_name, list);
+        return bad(err, "flush_policy %.40s is none of %s", o->flush_policy, list);
+    }
+    if (o->fcfs && flush != &chm_flush_fcfs && flush != &chm_flush_read_first) {
+        return bad(err, "fcfs = 1 and flush_policy %.40s exclude each other", o->flush_policy);
+    }
+    /* The caller's strings need not outlive the call. */
+    o->policy = policy->name;
+    o->flush_policy = o->fcfs ? chm_flush_fcfs.name : flush->name;
+    return 0;
+}
+
+static int check_lines(const struct chm_options *o, struct chm_error *err)
+{
+    if (o->line_bytes < CHM_PAGE_BYTES || o->line_bytes > LINE_LIMIT ||
+        (o->line_bytes & (o->line_bytes - 1)) != 0) {
+        return bad(err, "line_bytes is %u: it must be a power of two, 4 KiB to 16 MiB",
+                   o->line_bytes);
+    }
+    if (o->line_fills > DEPTH_LIMIT) {
+        return bad(err, "line_fills is at most %d", DEPTH_LIMIT);
+    }
+    if (o->effective_percent > 100) {
+        return bad(err, "effective_percent is %u: at most 100", o->effective_percent);
+    }
+    return 0;
+}
+
 static int check_sim(const struct chm_options *o, struct chm_error *err)
 {
     return strcmp(o->media, "sim") == 0 && o->sim.dies ? chm_flash_check(&o->sim, err) : 0;
@@ -219,5 +284,7 @@ int chm_options_settle(const struct chm_options *given, struct chm_options *out,
     rc = rc < 0 ? rc : check_bounds(out, err);
     rc = rc < 0 ? rc : check_link(out, err);
     rc = rc < 0 ? rc : check_sim(out, err);
+    rc = rc < 0 ? rc : check_names(out, err);
+    rc = rc < 0 ? rc : check_lines(out, err);
     return rc < 0 ? rc : check_paths(out, err);
 }

@@ -70,6 +70,12 @@ int chm_issue(chm_dev *dev, struct chm_issue *items, uint32_t n,
         return -EINVAL;
     }
     fill_times(dev, opts, &cmd);
+    if (!dev->fw->policy->cache->prefetch) {
+        for (uint32_t i = 0; i < n; i++) {
+            items[i].status = -EOPNOTSUPP;
+        }
+        return -EOPNOTSUPP;
+    }
     for (uint32_t i = 0; i < n; i++) {
         items[i].status = issue_send(dev, &cmd, items[i].addr, items[i].len, &items[i].req);
     }

@@ -122,6 +122,7 @@ int chm_stream_open(chm_dev *dev, const struct chm_range *objs, uint32_t n,
     int rc = chm_door_check(dev);
 
     rc = rc < 0 ? rc : out ? stream_check(dev, objs, n) : -EINVAL;
+    rc = rc < 0 || dev->fw->policy->cache->prefetch ? rc : -EOPNOTSUPP;
     if (rc < 0) {
         return rc;
     }
