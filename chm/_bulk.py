@@ -58,7 +58,6 @@ class BulkReads:
         array["buf"] = int(ffi.cast("uintptr_t", self._memory))
         self.addr = array["addr"]
         self.length = array["len"]
-        self._req = array["req"]
         self._status = array["status"]
 
     def read(self, n: int) -> None:
@@ -72,22 +71,23 @@ class BulkReads:
         what = f"read of {self.length[i]} bytes at {int(self.addr[i]):#x}"
         raise error_of(int(self._status[i]), what)
 
-    def issue(self, i: int) -> int:
-        """Start read ``i`` alone; its handle, which ``end`` takes."""
-        door = self._door
-        if check(door.c.read_issue(door.dev, self._items + i, 1), "read") != 1:
-            raise error_of(int(self._status[i]), f"read at {int(self.addr[i]):#x}")
-        return int(self._req[i])
+    def issue(self, i: int, addr: int) -> int:
+        """Start read ``i`` alone, at ``addr``; its handle, which ``arrival`` and ``end`` take."""
+        item, door = self._items + i, self._door
+        item.addr = addr
+        if check(door.c.read_issue(door.dev, item, 1), "read") != 1:
+            raise error_of(item.status, f"read at {addr:#x}")
+        return int(item.req)
 
-    def arrival(self, handle: int) -> int:
-        """When a read that has ended arrives over the host link, ns on the device's clock."""
-        return int(check(self._door.c.arrival(self._door.dev, handle), "read"))
+    def arrival(self, handle: int) -> int | None:
+        """When a read arrives, or has arrived, over the host link, ns on the device's clock; None
+        while its bytes are not on the device."""
+        rc = int(self._door.c.arrival(self._door.dev, handle))
+        return None if rc == -errno.EAGAIN else check(rc, "read")
 
     def end(self, handle: int) -> None:
-        """Wait for a read, over the host link if there is one, and forget it."""
-        door = self._door
-        check(door.c.wait(door.dev, handle, FOREVER_NS), "read")
-        check(door.c.release(door.dev, handle), "read")
+        """Forget a read that has arrived."""
+        check(self._door.c.release(self._door.dev, handle), "read")
 
 
 def take_piece(stream: Stream, wait_ns: int) -> bool | None:

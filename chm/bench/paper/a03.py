@@ -10,6 +10,7 @@ wait, and in how full the space was when it refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 import numpy as np
 
 import chm

@@ -12,6 +12,8 @@ from chm.bench.paper.load import Stager, consecutive, rate
 
 PRESET = "itme-fpga"
 BLOCK = 16 * MIB
+CACHE = 32 * GIB
+LANDING = 16 * MIB
 WAYS = 16
 BITS = 15  # per line
 SOURCE = "ITME tables 2 and 3"
@@ -19,7 +21,8 @@ SOURCE = "ITME tables 2 and 3"
 
 def measure(lab: Lab, part: str) -> Data:
     """Sets of the cache as it came up; then streams through the prefetch call."""
-    with lab.device(PRESET, GIB, "geometry") as device:
+    dram = CACHE + LANDING  # the cache is 32 GiB, and stores land beside it
+    with lab.device(PRESET, GIB, "geometry", dram_bytes=dram, write_buffer_bytes=LANDING) as device:
         stats = device.stats()
         sets, lines = stats.cache_sets, stats.cache_lines
     rows = []

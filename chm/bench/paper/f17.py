@@ -15,6 +15,7 @@ from chm.bench.paper.load import Traffic, consecutive, rate
 PRESET = "itme-fpga"
 LINE = 4096
 CHUNK = MIB
+DRAM = 4 * GIB  # no more is used
 RESIDENT = GIB
 DEPTH = 1024
 SOURCE = "ITME: FPGA, cache hit and miss"
@@ -24,7 +25,7 @@ def measure(lab: Lab, part: str) -> Data:
     """Read what was just written, write it again, and read lines that are not there."""
     resident = RESIDENT // (4 if lab.quick else 1)
     misses = 8192 if lab.quick else 32768
-    with lab.device(PRESET, 64 * GIB) as device:
+    with lab.device(PRESET, 64 * GIB, dram_bytes=DRAM) as device:
         traffic = Traffic(device, DEPTH)
         hot = consecutive(resident // CHUNK, CHUNK)
         traffic.write(hot, CHUNK)

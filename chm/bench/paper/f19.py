@@ -19,6 +19,7 @@ from chm.bench.paper.lab import GIB, Lab
 from chm.bench.paper.load import latencies
 
 PRESET = "samsung-cmmh"
+DRAM = GIB  # no page is read twice, so the size of the cache does not matter
 PAGE = 4096
 LOAD = 64
 THREADS = 4
@@ -38,7 +39,7 @@ def measure(lab: Lab, part: str) -> Data:
     capacity = 16 * GIB
     rng = np.random.default_rng(lab.settings.seed)
     chosen = rng.choice(capacity // PAGE, pages, replace=False)
-    with lab.device(PRESET, capacity) as device:
+    with lab.device(PRESET, capacity, dram_bytes=DRAM) as device:
         took = latencies(device, [_chase(chosen, t) for t in range(THREADS)], LOAD)
         stats = device.stats()
     ordered = np.sort(took) / 1e3

@@ -83,15 +83,16 @@ class Traffic:
         self._writes.addr[:n] = addrs
         self._writes.length[:n] = length
         done = 0
+        pause = _PAUSE_NS
         while done < n:
-            done += self._writes.write(done, n - done)
+            admitted = self._writes.write(done, n - done)
+            done += admitted
+            pause = _PAUSE_NS if admitted else min(2 * pause, _PAUSE_MAX_NS)
             if done < n:
-                self._make_room()
+                self.device.step(self.device.now() + pause)
 
-    def _make_room(self) -> None:
-        """Let the device work until something can have changed."""
-        before = self.device.now()
-        self.device.step(before + 100_000)
+
+_PAUSE_NS, _PAUSE_MAX_NS = 1_000, 100_000  # between two looks for room in the write buffer
 
 
 def latencies(
@@ -101,35 +102,43 @@ def latencies(
     arrived. The nanoseconds of every read, in order of arrival."""
     reads = BulkReads(device, len(clients), _nowhere())
     reads.length[:] = length
-    began: dict[int, tuple[int, int]] = {}  # handle: client, when
-    coming: list[tuple[int, int]] = []  # when, handle: on the host link
+    coming: list[tuple[int, int, int]] = []  # when, client, handle: on the host link
+    reading: dict[int, int] = {}  # client: handle, not on the device yet
+    since = [0] * len(clients)
     took: list[int] = []
 
-    def start(client: int) -> None:
+    def look(client: int, handle: int) -> None:
+        at = reads.arrival(handle)
+        if at is None:
+            reading[client] = handle
+        else:
+            reading.pop(client, None)
+            heapq.heappush(coming, (at, client, handle))
+
+    def start(client: int, now: int) -> None:
         addr = next(clients[client], None)
         if addr is not None:
-            reads.addr[client] = addr
-            now = device.now()
-            began[reads.issue(client)] = client, now
+            since[client] = now
+            look(client, reads.issue(client, addr))
 
     for client in range(len(clients)):
-        start(client)
-    while began:
-        for handle in device.reap():
-            heapq.heappush(coming, (reads.arrival(handle), handle))
-        now = device.now()
+        start(client, device.now())
+    now = device.now()
+    while coming or reading:
         if not coming or coming[0][0] > now:
             device.step(coming[0][0] if coming else now + _LOOK_NS)
+            now = device.now()
+            for client, handle in list(reading.items()):
+                look(client, handle)
             continue
-        at, handle = heapq.heappop(coming)
+        at, client, handle = heapq.heappop(coming)
         reads.end(handle)
-        client, since = began.pop(handle)
-        took.append(at - since)
-        start(client)
+        took.append(at - since[client])
+        start(client, now)
     return np.asarray(took, np.int64)
 
 
-_LOOK_NS = 1_000_000  # nothing has arrived: let that much time pass at most, then look again
+_LOOK_NS = 1_000_000  # nothing is on the link: let that much time pass at most, then look again
 
 
 def consecutive(count: int, length: int) -> Addresses:
@@ -163,7 +172,7 @@ def stream_all(device: chm.Device, lists: Iterable[Sequence[tuple[int, int]]], w
         active = [s for s, what in zip(active, came, strict=True) if what is not None]
 
 
-_PATIENCE_NS = 50_000  # a tenth of what a piece takes on the link
+_PATIENCE_NS = 300_000  # less than a piece of 16 MiB takes on the link
 
 
 def in_order(device: chm.Device, ranges: Iterable[tuple[int, int]], ahead: int) -> int:
