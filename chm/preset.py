@@ -2,7 +2,7 @@
 """Presets: devices as data files, each number with its source and grade beside it.
 
     preset = chm.preset.load("hymcache-proto", ["dram_bytes=16GiB"])
-    dev = chm.open(options=preset.options())        a simulated device that keeps no bytes
+    dev = chm.Device(preset.options())      simulated, and keeps no bytes
 
 A file has the tables ``[preset]`` (name, summary, sources, extends), ``[sim]`` (fields of
 ``SimOptions``), ``[device]`` (fields of ``Options``) and ``[link]`` (fields of ``Options`` that

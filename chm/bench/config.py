@@ -10,6 +10,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from chm import preset as presets
+from chm import units
 from chm.bench.models import MODELS, TOKENS_PER_BLOCK, block_bytes
 from chm.bench.options import (
     COUNT,
@@ -27,8 +29,6 @@ from chm.bench.options import (
     choice,
     option,
 )
-from chm import preset as presets
-from chm import units
 from chm.options import Options
 from chm.preset import Preset
 
@@ -230,6 +230,7 @@ class DeviceConfig:
         return {
             "members": members,
             "sim": {
+                "seed": self.seed,
                 **self._preset_values("sim"),
                 "capacity_bytes": self._member_bytes(capacity, members),
                 "read_rate": self.sim_read_rate,

@@ -76,7 +76,12 @@ def preset() -> None:
 @_JSON
 def list_(json_: str | None) -> None:
     """List the presets of the package and your own."""
-    loaded = [(path, _load(str(path))) for path in presets.available().values()]
+    loaded: list[tuple[Path, Preset]] = []
+    for path in presets.available().values():
+        try:
+            loaded.append((path, _load(str(path))))
+        except ConfigError as e:
+            click.echo(f"warning: left out: {e}", err=True)
     table = Table("name", "capacity", "DRAM", "policy", "what it is")
     for path, p in loaded:
         own = "" if path.parent == presets.shipped_directory() else " (yours)"

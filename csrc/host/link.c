@@ -15,7 +15,7 @@ void chm_link_init(struct chm_link_port *link, const struct chm_options *o)
     memcpy(link->jitter_ns, o->link_jitter_ns, sizeof(link->jitter_ns));
     link->rails = o->link_rails;
     link->split_bytes = o->link_split_bytes;
-    atomic_store(&link->random, 0);
+    atomic_store(&link->random, o->sim.seed);
 }
 
 /* ---- jitter */
@@ -53,7 +53,7 @@ static uint64_t latency(struct chm_link_port *link)
 
 static uint64_t rail_take(_Atomic uint64_t *rail_ns, uint64_t now_ns, uint64_t n, uint64_t rate)
 {
-    uint64_t took = (uint64_t)((unsigned __int128)n * CHM_SECOND / rate);
+    uint64_t took = (uint64_t)(((unsigned __int128)n * CHM_SECOND + rate - 1) / rate);
     uint64_t free_ns = atomic_load(rail_ns), end;
 
     do {
@@ -84,6 +84,9 @@ static uint64_t cross(struct chm_link_port *link, struct chm_link_way *way, uint
     } else {
         rail = link->rails == 2 && second_is_first(way, now_ns);
         end = rail_take(&way->free_ns[rail], now_ns, n, way->rate);
+    }
+    if (link->dram) {
+        end = chm_max(end, chm_port_take(link->dram, now_ns, n));
     }
     return end + latency(link);
 }

@@ -4,8 +4,10 @@
  *
  * One or two rails, each with a busy-until time per direction (full duplex). A transfer starts when
  * it is asked for and its rail is free, takes n / rate, and is seen a latency (plus jitter) later.
- * Long transfers go half over each rail, short ones over the rail that is free first. Pure
- * arithmetic on the device's clock, so real and virtual time share it. Any thread.
+ * Long transfers go half over each rail, short ones over the rail that is free first. A simulated
+ * device's DRAM port is held for the same bytes, from when the transfer is asked for. Pure
+ * arithmetic on the device's clock, so real and virtual time share it. Any thread; with a DRAM port
+ * those of a stepped device, which take turns.
  */
 #ifndef CHM_LINK_H
 #define CHM_LINK_H
@@ -14,6 +16,7 @@
 #include <stdint.h>
 
 #include "chm.h"
+#include "media/port.h"
 
 enum { CHM_LINK_RAILS_MAX = 2, CHM_LINK_QUANTILES = 4 };
 
@@ -29,6 +32,7 @@ struct chm_link_port {
     uint32_t rails;
     uint32_t split_bytes;
     _Atomic uint64_t random; /* state of the generator */
+    struct chm_port *dram;   /* of a simulated device: every byte passes it too; or NULL */
 };
 
 /* From settled options. */

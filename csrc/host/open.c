@@ -163,6 +163,7 @@ int chm_dev_bring_up(struct chm_dev *dev, struct chm_error *err)
     /* No I/O may be larger than the medium takes. */
     dev->opts.read_unit = (uint32_t)chm_min(dev->opts.read_unit, dev->medium->caps.transfer_max);
     dev->opts.flush_unit = (uint32_t)chm_min(dev->opts.flush_unit, dev->medium->caps.transfer_max);
+    dev->link.dram = dev->medium->caps.dram;
     args.medium = dev->medium;
     rc = chm_fw_open(&args, &dev->fw, err);
     if (rc < 0) {

@@ -126,6 +126,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"chm"}
     sources = {str(path.relative_to(TOP)) for path in (TOP / "chm").rglob("*.py")}
+    sources |= {str(path.relative_to(TOP)) for path in (TOP / "chm" / "presets").iterdir()}
     assert sources <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
@@ -155,6 +156,8 @@ def test_wheel_imports_in_a_clean_environment(wheel: Path, tmp_path: Path) -> No
     assert path.startswith(str(tmp_path))
     assert f"-{version}-" in wheel.name
     assert "doctor" in run(bin_folder / "chm-bench", "--help", cwd=tmp_path, PYTHONPATH="")
+    shown = run(bin_folder / "chm-bench", "preset", "show", "gen5-tlc", cwd=tmp_path, PYTHONPATH="")
+    assert 'name = "gen5-tlc"' in shown
 
 
 # ------------------------------------------------------------------------ when something is missing

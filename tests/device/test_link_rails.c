@@ -5,7 +5,6 @@
  * The arithmetic is checked on the port alone, and what callers see of it on a device in virtual
  * time, whose clock ends where the closed form says.
  */
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "device/rig.h"
@@ -72,6 +71,23 @@ static void check_duplex(void)
     CHECK_EQ(chm_link_take(&p, 0, 1000), 4000 + LATENCY);
 }
 
+/* Deliveries hold the device's DRAM port: whichever is slower counts, and both directions share
+ * it. */
+static void check_dram_port(void)
+{
+    struct chm_port dram = {.rate = GB};
+    struct chm_link_port p;
+
+    make_port(&p, 2 * GB, 1, 0);
+    p.dram = &dram;
+    CHECK_EQ(chm_link_deliver(&p, 0, 1000), 1000 + LATENCY);
+    CHECK_EQ(chm_link_take(&p, 0, 1000), 2000 + LATENCY);
+    CHECK_EQ(chm_link_deliver(&p, 5000, 1000), 6000 + LATENCY);
+    dram.rate = 4 * GB;
+    dram.known_bytes = 0;
+    CHECK_EQ(chm_link_deliver(&p, 9000, 1000), 9500 + LATENCY);
+}
+
 static int by_value(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -92,8 +108,8 @@ static uint64_t *draw(uint64_t seed)
     o.link_rate = GB;
     o.link_latency_ns = LATENCY;
     memcpy(o.link_jitter_ns, JITTER, sizeof(JITTER));
+    o.sim.seed = seed;
     chm_link_init(&p, &o);
-    atomic_store(&p.random, seed);
     for (uint64_t i = 0; i < DRAWS; i++) {
         seen[i] = chm_link_deliver(&p, 0, 0) - LATENCY;
     }
@@ -193,6 +209,25 @@ static void check_wait_many(void)
     CHECK_IS(chm_wait_many(r.dev, req, N, LONG, status), N);
     CHECK_EQ(chm_now(r.dev) - begin, 100 * MS + N * times(LEN, GB) + LATENCY);
     CHECK_IS(chm_release_many(r.dev, req, N, NULL), N);
+    rig_close(&r);
+}
+
+/* The port of a simulated device slows its deliveries down. */
+static void check_dram_device(void)
+{
+    struct rig r;
+    uint64_t req, begin;
+
+    rig_sim(&r);
+    r.opt.sim.dram_rate = GB / 4;
+    r.opt.link_rate = GB;
+    rig_open(&r);
+    req = rig_issue(&r, 0, LEN);
+    rig_run(&r, 100 * MS);
+    begin = chm_now(r.dev);
+    CHECK_IS(chm_wait(r.dev, req, LONG), 0);
+    CHECK_EQ(chm_now(r.dev) - begin, times(LEN, GB / 4));
+    CHECK_IS(chm_release(r.dev, req), 0);
     rig_close(&r);
 }
 
@@ -337,10 +372,12 @@ int main(void)
     check_one_rail();
     check_two_rails();
     check_duplex();
+    check_dram_port();
     check_jitter();
     check_demand_batch();
     check_demand_late();
     check_wait_many();
+    check_dram_device();
     check_writes(0);
     check_writes(GB / 4);
     check_full_duplex();
