@@ -198,6 +198,7 @@ class SimOptions(OptionGroup):
     read_latency_ns: Size = _duration()
     write_latency_ns: Size = _duration()
     barrier_ns: Size = _duration()
+    stripe_bytes: Size = _size()
     no_contents: bool = _flag()
     volatile_cache: bool = _flag()
 

@@ -15,6 +15,8 @@ from chm._ffi import NULL, ffi
 from chm._lease import Lease
 from chm.errors import ChmError, Closed, InvalidArgument, error_of
 
+_ITEM = ffi.typeof("struct chm_write *")
+
 
 class Write(Lease):
     """Made by ``Device.write_begin``. A context manager: commits, or aborts on an exception."""
@@ -111,7 +113,18 @@ class Write(Lease):
 
 def begin(door: Door, addr: int, length: int) -> Write:
     """Reserve room for one write, or raise WouldBlock, TooLarge, OutOfRange, MediaError."""
-    return _first(begin_many(door, [(addr, length)]))
+    item = ffi.new(_ITEM)
+    item.addr, item.len = addr, length
+    try:
+        rc = door.c.write_begin(door.dev, item, 1)
+    except KeyboardInterrupt:  # raised after the call: nobody would ever end what it began
+        if item.id and item.status == 0:
+            door.c.write_abort(door.dev, [item.id], 1, NULL)
+        raise
+    status = rc if rc < 0 else item.status
+    if status:
+        raise error_of(status, f"write of {length} bytes at {addr:#x}")
+    return Write(door, item.id, addr, length, item.data)
 
 
 def begin_many(door: Door, ranges: list[tuple[int, int]]) -> list[Write | ChmError]:
@@ -136,10 +149,3 @@ def begin_many(door: Door, ranges: list[tuple[int, int]]) -> list[Write | ChmErr
         else Write(door, item.id, item.addr, item.len, item.data)
         for item in items
     ]
-
-
-def _first(results: list[Write | ChmError]) -> Write:
-    result = results[0]
-    if isinstance(result, ChmError):
-        raise result
-    return result

@@ -82,6 +82,7 @@ struct chm_sim_options {
     uint64_t read_latency_ns;  /* default 80 us */
     uint64_t write_latency_ns; /* default 20 us */
     uint64_t barrier_ns;       /* default 1 ms */
+    uint32_t stripe_bytes;     /* stripe unit over several members; default 1 MiB */
     uint32_t no_contents;      /* 1: keep no bytes (TB-scale runs); reads leave memory as it is */
     uint32_t volatile_cache;   /* 1: writes need a barrier to survive chm_sim power cut */
 

@@ -21,9 +21,10 @@ from chm.bench.charts import Chart, draw_png, draw_terminal
 from chm.bench.measure import Samples, write_samples
 from chm.bench.options import ConfigError
 from chm.bench.outcome import compare, document, dumps
-from chm.bench.report import show_failures, show_result
+from chm.bench.report import show_failures, show_result, show_versus
 from chm.bench.runner import EXPECTED, Run, RunFailed, run_one
 from chm.bench.ui import Progress, progress_on
+from chm.bench.versus import comparisons
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,13 @@ def conduct(runs: Sequence[Run], output: Output) -> list[dict[str, Any]]:
         for number, run in enumerate(runs, 1):
             tick = bar(f"{run.name} ({number}/{len(runs)})")
             _one(run, store, done, tick)
-    for result in done.results:
-        _show(result, done, output)
+    if not (
+        comparisons(done.results) and all(r["axes"].keys() == {"policy"} for r in done.results)
+    ):
+        for result in done.results:
+            _show(result, done, output)
+    for versus in comparisons(done.results):
+        show_versus(output.tables, versus, draw_terminal(versus.chart()) if output.plot else "")
     if not compare(done.results)["equal_dram"]:
         errors.print("note: these runs used different amounts of DRAM", style="yellow")
     show_failures(errors, done.failures)
@@ -109,9 +115,13 @@ def _check_charts(runs: Sequence[Run], output: Output) -> None:
             raise ConfigError(f"chart {spec!r}: write X:Y or X:Y:BY")
 
 
+def _asked(runs: Sequence[Run], output: Output) -> list[str]:
+    return [*output.charts, *(c for run in runs for c in run.charts)]
+
+
 def _specs(runs: Sequence[Run], output: Output) -> list[str]:
     """What to draw over several runs: what was asked for, or the read rate over the first axis."""
-    asked = [*output.charts, *(c for run in runs for c in run.charts)]
+    asked = _asked(runs, output)
     if asked or len(runs) < 2:
         return list(dict.fromkeys(asked))
     axes = list(runs[0].case.axes) or ["name"]
@@ -121,8 +131,10 @@ def _specs(runs: Sequence[Run], output: Output) -> list[str]:
 
 def _write(runs: Sequence[Run], done: Campaign, output: Output) -> None:
     charts = [sweep.chart(done.results, s) for s in _specs(runs, output)] if done.results else []
+    versus = [] if _asked(runs, output) else [v.chart() for v in comparisons(done.results)]
+    charts = versus or charts
     for chart in charts:
-        if output.plot:
+        if output.plot and not versus:
             output.tables.print(draw_terminal(chart), highlight=False, markup=False)
     drawn = charts or list(done.charts.values())
     if output.png and drawn:

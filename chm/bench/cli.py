@@ -8,6 +8,7 @@ happens (F88). Exit codes: 0 done, 1 a run or a check failed, 2 wrong usage, 130
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ import chm
 from chm import units
 from chm.bench import doctor as doctor_module
 from chm.bench import jobs as job_files
+from chm.bench import selection
 from chm.bench.campaign import Output, conduct
 from chm.bench.models import MODELS, TOKENS_PER_BLOCK, block_bytes
 from chm.bench.options import FILE, SETTINGS, SIZE, SWITCH, ConfigError, Option, options_of
@@ -83,7 +85,9 @@ def _flag(option: Option) -> click.Option:
 
     def complete(*args: Any) -> list[CompletionItem]:
         words = option.kind.complete() if option.kind.complete else option.kind.choices
-        return [CompletionItem(c) for c in words if c.startswith(args[-1])]
+        # The last item of a list, and the last name of items that are joined by +.
+        done = re.match(r".*[,+]|", args[-1])[0]  # type: ignore[index]
+        return [CompletionItem(done + c) for c in words if c.startswith(args[-1][len(done) :])]
 
     default = option.kind.show(option.default)
     file = option.kind is FILE
@@ -223,6 +227,20 @@ def list_jobs(directory: Path | None) -> None:
 
 cli.add_command(preset)
 cli.add_command(paper)
+
+
+@cli.group()
+def policy() -> None:
+    """Who decides: the policies that --policy of turns knows."""
+
+
+@policy.command("list")
+def list_policies() -> None:
+    """List seam, name and meaning of every policy."""
+    table = Table("decides", "name", "what it does")
+    for row in selection.rows():
+        table.add_row(*row)
+    Console().print(table)
 
 
 # ---------------------------------------------------------------------- facts

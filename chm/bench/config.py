@@ -237,6 +237,7 @@ class DeviceConfig:
                 "write_rate": self.sim_write_rate,
                 "read_latency_ns": self.sim_read_latency,
                 "write_latency_ns": self.sim_write_latency,
+                "stripe_bytes": self.stripe,
                 "no_contents": not self.sim_contents,
                 **self._set_values("sim"),
             },

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which blocks the cache has, and where: the benchmark's own stand-in for an object store.
 
-All blocks of a run have one size, so the device is cut into slots of it. When no slot is free,
-the least recently used block that nobody reads is evicted. A touch renews a request's blocks from
-the last to the first, so a block is always older than its parent: the oldest one is a leaf, and
-what is left is always a usable prefix. It is LRU at the level of the benchmark and is labelled so
-in every result.
+All blocks of a run have one size, so the device is cut into slots of it (room.py). When no slot is
+free, an eviction policy (chm/policies) names the block to go, among those that nobody reads. By
+default that is the least recently used leaf, so what is left is always a usable prefix. It is a
+policy at the level of the benchmark and is labelled so in every result.
 
 States of a block:  absent -> reserved (a slot, no bytes) -> visible (committed) -> absent
 A reserved block is found by nobody; a pinned block is not evicted.
@@ -13,9 +12,13 @@ A reserved block is found by nobody; a pinned block is not evicted.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from chm.bench.room import Room
+from chm.policies import Eviction
+from chm.policies.eviction import Tail
+from chm.policies.seam import ask, refuse
 
 
 @dataclass
@@ -33,13 +36,18 @@ class Block:
 class BlockIndex:
     """Blocks by key over a fixed number of slots."""
 
-    def __init__(self, slots: int, evict: bool) -> None:
-        self.slots = slots
+    def __init__(self, room: Room | int, evict: bool, policy: Eviction | None = None) -> None:
+        self.room = room if isinstance(room, Room) else Room(room)
         self._evict = evict
-        self._blocks: OrderedDict[int, Block] = OrderedDict()  # least recently used first
-        self._free = list(range(slots - 1, -1, -1))
+        self.policy = policy or Tail()
+        self._blocks: dict[int, Block] = {}
         self._versions: dict[int, int] = {}
         self.evictions = 0
+
+    @property
+    def slots(self) -> int:
+        """How many blocks fit."""
+        return self.room.slots
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -52,7 +60,7 @@ class BlockIndex:
         return key in self._versions
 
     def resident(self) -> list[Block]:
-        """All visible blocks, least recently used first."""
+        """All visible blocks, in the order in which they were put."""
         return [b for b in self._blocks.values() if b.visible]
 
     def lookup(self, keys: Sequence[int]) -> list[Block]:
@@ -63,10 +71,16 @@ class BlockIndex:
             if block is None or not block.visible:
                 break
             run.append(block)
-        for block in reversed(run):
+        for block in run:
             block.pins += 1
-            self._blocks.move_to_end(block.key)
+        if run:
+            ask(self.policy, self.policy.used, keys[: len(run)])
         return run
+
+    def get(self, key: int) -> Block | None:
+        """The visible block of that key, neither pinned nor touched."""
+        block = self._blocks.get(key)
+        return block if block is not None and block.visible else None
 
     def unpin(self, blocks: Iterable[Block]) -> None:
         """Undo the pins of a lookup."""
@@ -74,16 +88,20 @@ class BlockIndex:
             assert block.pins > 0
             block.pins -= 1
             if block.dropped and not block.pins:
-                self._free.append(block.slot)
+                self.room.give(block.slot)
 
-    def reserve(self, key: int) -> Block | None:
-        """A slot for an absent key, evicting if need be. None: nothing is free or may go."""
+    def reserve(self, key: int, session: int = 0, home: int | None = None) -> Block | None:
+        """A slot for an absent key, evicting if need be. None: nothing is free or may go.
+
+        home: node of the block before it in its request. Raises PolicyError.
+        """
         assert key not in self._blocks
-        slot = self._free.pop() if self._free else self._evict_one()
-        if slot is None:
+        if self.room.full and not self._evict_one():
             return None
+        slot = self.room.take(self.room.choose(session, key, home))
         version = self._versions.get(key, -1) + 1
         block = self._blocks[key] = Block(key, slot, version)
+        ask(self.policy, self.policy.added, key, session)
         return block
 
     def commit(self, block: Block) -> None:
@@ -93,9 +111,9 @@ class BlockIndex:
 
     def settle(self, keys: Sequence[int]) -> None:
         """Restore the order after a request's puts: parents are newer than their children."""
-        for key in reversed(keys):
-            if key in self._blocks:
-                self._blocks.move_to_end(key)
+        here = [key for key in keys if key in self._blocks]
+        if here:
+            ask(self.policy, self.policy.used, here)
 
     def drop(self, block: Block) -> None:
         """Forget a block whose put failed or whose bytes could not be read back.
@@ -104,16 +122,27 @@ class BlockIndex:
         """
         if self._blocks.get(block.key) is block:
             del self._blocks[block.key]
+            ask(self.policy, self.policy.removed, block.key)
             block.dropped = True
             if not block.pins:
-                self._free.append(block.slot)
+                self.room.give(block.slot)
 
-    def _evict_one(self) -> int | None:
+    def _may_go(self, key: int) -> bool:
+        block = self._blocks.get(key)
+        return block is not None and block.visible and not block.pins
+
+    def _evict_one(self) -> bool:
         if not self._evict:
-            return None
-        for block in self._blocks.values():
-            if block.visible and not block.pins:
-                del self._blocks[block.key]
-                self.evictions += 1
-                return block.slot
-        return None
+            return False
+        key = ask(self.policy, self.policy.victim, self._may_go)
+        if key is None:
+            return False
+        if key not in self._blocks:
+            raise refuse(self.policy, f"chose block {key!r}, which is not resident")
+        if not self._may_go(key):
+            raise refuse(self.policy, f"chose block {key!r}, which is being read or written")
+        block = self._blocks.pop(key)
+        ask(self.policy, self.policy.removed, key)
+        self.room.give(block.slot)
+        self.evictions += 1
+        return True

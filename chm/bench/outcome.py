@@ -24,6 +24,7 @@ from chm.bench import host, options
 from chm.bench.charts import Chart
 from chm.bench.measure import Cost, Samples, peak_rss_bytes
 from chm.bench.target import Target, data_path
+from chm.bench.versus import comparisons
 from chm.stats import Stats
 
 SCHEMA = "chm-bench/1"
@@ -139,6 +140,7 @@ def document(
     command: Sequence[str], results: Sequence[dict[str, Any]], failures: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """The whole JSON document."""
+    versus = [v.to_dict() for v in comparisons(results)]
     return {
         "schema": SCHEMA,
         "tool": "chm-bench",
@@ -149,7 +151,7 @@ def document(
         "units": UNITS,
         "results": list(results),
         "failures": list(failures),
-        "comparison": compare(results),
+        "comparison": compare(results) | ({"policies": versus} if versus else {}),
     }
 
 

@@ -20,10 +20,13 @@ from chm.bench.index import BlockIndex
 from chm.bench.measure import Cost, Samples
 from chm.bench.outcome import phase
 from chm.bench.reader import Reader, ReadResult
+from chm.bench.room import Room
 from chm.bench.serve import Cache, Tally
+from chm.bench.stage import Stager
 from chm.bench.target import BenchError, Target
 from chm.bench.ui import Progress
 from chm.bench.workload import Request, Round, Workload
+from chm.policies import Prefetch
 
 if TYPE_CHECKING:
     from chm.bench.turns import TurnsConfig
@@ -61,18 +64,62 @@ class Row:
 class Play:
     """One run: plays the workload round by round and keeps a row for each."""
 
-    def __init__(self, config: TurnsConfig, workload: Workload, target: Target) -> None:
+    def __init__(
+        self, config: TurnsConfig, workload: Workload, target: Target, blocks_max: int
+    ) -> None:
         self.config = config
         self.workload = workload
         self.target = target
         self.samples = Samples()
-        self.reader = Reader(target, config, self.samples, workload.block_bytes)
-        slots = target.info.capacity_bytes // workload.block_bytes
-        self.index = BlockIndex(slots, config.on_overflow == "evict")
-        skip = config.on_full == "skip"
-        self.cache = Cache(target, self.index, self.reader, self.samples, skip)
+        chosen = config.selection()
+        self._chosen = chosen
+        size, info = workload.block_bytes, target.info
+        self._windowed = info.policy == "window"
+        staging = config.prefetch and self._windowed
+        prefetch = chosen.prefetch() if staging else None
+        reading = config if staging else dataclasses.replace(config, prefetch=False, policy="")
+        self.reader = Reader(target, reading, self.samples, size, prefetch)
+        placement = chosen.placement()
+        slots = min(info.capacity_bytes // size, blocks_max)
+        room = Room(slots, size, placement, info.members, info.stripe_bytes)
+        self.index = BlockIndex(room, config.on_overflow == "evict", chosen.eviction())
+        self.stager = self._make_stager(prefetch) if prefetch else None
+        self.cache = Cache(
+            target,
+            self.index,
+            self.reader,
+            self.samples,
+            config.on_full == "skip",
+            chosen.admission(),
+            self.stager,
+        )
         self.rows: list[Row] = []
         self.total = Cost()
+
+    def _make_stager(self, prefetch: Prefetch) -> Stager | None:
+        """None for policies that do nothing at the end of a turn. Streams keep two pieces each."""
+        if type(prefetch).turn_ended is Prefetch.turn_ended:
+            return None
+        size, window = self.workload.block_bytes, self.target.info.window_bytes
+        room = max(0, window * 9 // 10 - 2 * self.config.concurrency * size)
+        if room < size:
+            self.target.notes.append(
+                f"policy {prefetch}: the window has no room for a block beside the streams, so "
+                "nothing is staged early: use a larger --dram or a smaller --concurrency"
+            )
+        return Stager(self.target, self.index, prefetch, size, room, self.config.think)
+
+    def policies(self) -> dict[str, str]:
+        """Who decided what in this run."""
+        info = self.target.info
+        own = self._chosen.to_dict()
+        if self.reader.prefetch is None:
+            own["prefetch"] = "none"
+        return {"device cache": info.policy, "flush": info.flush_policy, **own}
+
+    def node_bytes(self) -> list[int]:
+        """Bytes of blocks on each node at the end; of one node where every block is striped."""
+        return [node.used_bytes for node in self.index.room.nodes]
 
     @property
     def shares_time(self) -> bool:
@@ -87,6 +134,8 @@ class Play:
                 self._closed_loop(tick)
             else:
                 self._open_loop(tick)
+            if self.stager:
+                self.stager.close()
             self.rows[-1].flush_ns += self.target.flush()
         self.total.nbytes = sum(row.read.nbytes + row.put.nbytes for row in self.rows)
 
@@ -173,7 +222,9 @@ class Play:
         if self.config.verify == "sample" and len(blocks) > _RECHECK:
             rng = np.random.default_rng(self.config.seed)
             blocks = [blocks[i] for i in sorted(rng.choice(len(blocks), _RECHECK, replace=False))]
-        config = dataclasses.replace(self.config, verify="all", deadline=0, prefetch=True)
+        config = dataclasses.replace(
+            self.config, verify="all", deadline=0, prefetch=self._windowed, policy=""
+        )
         reader = Reader(self.target, config, Samples(), self.workload.block_bytes)
         if not reader.verifies:
             return 0, 0

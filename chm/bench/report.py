@@ -14,6 +14,7 @@ from rich.text import Text
 
 from chm import units
 from chm.bench.doctor import Finding
+from chm.bench.versus import Versus
 
 Format = Callable[[Any], str]
 _STATUS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -109,6 +110,16 @@ _METRICS: list[tuple[str, str, Format]] = [
 ]
 
 
+_VERSUS: list[tuple[str, str, Format]] = [
+    ("read_bytes_per_s", "read", RATE),
+    ("durable_bytes_per_s", "durable write", RATE),
+    ("hit_rate", "blocks found", SHARE),
+    ("line_hit_rate", "line hits", SHARE),
+    ("medium_read_bytes", "SSD read", SIZE),
+    ("medium_written_bytes", "SSD written", SIZE),
+]
+
+
 def show_result(console: Console, result: Mapping[str, Any], chart: str) -> None:
     """One result: rows, figures, percentiles, DRAM, notes."""
     device = result["device"]
@@ -168,6 +179,24 @@ def _percentiles(console: Console, latency: Mapping[str, Any]) -> None:
                 table.add_row(title, COUNT(figures["count"]), *shown)
     if table.row_count:
         console.print(table)
+
+
+def show_versus(console: Console, versus: Versus, chart: str) -> None:
+    """Policies side by side: read rate of every turn, then the figures of the whole runs."""
+    console.rule(Text(versus.title))
+    table = Table("turn", *versus.policies, box=SIMPLE, padding=(0, 1, 0, 0))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for label, rates in zip(versus.labels, versus.rates, strict=True):
+        table.add_row(label, *map(RATE, rates))
+    table.add_section()
+    for key, name, show in _VERSUS:
+        values = versus.metrics[key]
+        if any(v is not None for v in values):
+            table.add_row(name, *map(show, values))
+    console.print(table)
+    if chart:
+        console.print(Text(chart))
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:

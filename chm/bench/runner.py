@@ -16,6 +16,7 @@ from chm.bench.payload import PayloadMismatch
 from chm.bench.target import BenchError
 from chm.bench.traces import TraceError
 from chm.bench.ui import Progress
+from chm.policies import PolicyError
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,15 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 # What a run may end with: shown as one line. Anything else is a bug and shows its traceback.
-EXPECTED = (BenchError, ConfigError, TraceError, PayloadMismatch, chm.ChmError, OSError)
+EXPECTED = (
+    BenchError,
+    ConfigError,
+    PolicyError,
+    TraceError,
+    PayloadMismatch,
+    chm.ChmError,
+    OSError,
+)
 
 
 class RunFailed(Exception):

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import chm
-from chm.bench.drive import BLOCKED, Demand, Signal, Steps, Turn
+from chm.bench.drive import BLOCKED, Steps, Wish
 from chm.bench.index import Block, BlockIndex
 from chm.bench.measure import Samples
 from chm.bench.reader import Extent, Reader, ReadResult
+from chm.bench.stage import Stager
 from chm.bench.target import Target
 from chm.bench.workload import Request
+from chm.policies import Admission, Offer
+from chm.policies.seam import ask, refuse
 
 
 @dataclass
@@ -24,7 +28,8 @@ class Tally:
     """Counts of blocks.
 
     misses_new were never seen before; misses_lost were, but are not there (any more). A put is
-    skipped_chain when an earlier block of its request was not kept: it would be useless.
+    skipped_policy when the admission policy refused it, and skipped_chain when an earlier block of
+    its request was not kept: it would be useless.
     """
 
     requests: int = 0
@@ -41,6 +46,7 @@ class Tally:
     skipped_full: int = 0
     skipped_no_space: int = 0
     skipped_chain: int = 0
+    skipped_policy: int = 0
     put_failed: int = 0
     refusals: int = 0
     evictions: int = 0
@@ -51,7 +57,7 @@ class Tally:
     @property
     def skipped(self) -> int:
         """Puts not made, for any reason."""
-        return self.skipped_full + self.skipped_no_space + self.skipped_chain
+        return self.skipped_full + self.skipped_no_space + self.skipped_chain + self.skipped_policy
 
     @property
     def hit_rate(self) -> float | None:
@@ -85,6 +91,8 @@ class Cache:
         reader: Reader,
         samples: Samples,
         skip_when_full: bool,
+        admission: Admission,
+        stager: Stager | None = None,
     ) -> None:
         self.target = target
         self.index = index
@@ -92,21 +100,29 @@ class Cache:
         self._samples = samples
         self._block_bytes = reader.block_bytes
         self._skip_when_full = skip_when_full
+        self._admission = admission
+        self._stager = stager
 
     def extents(self, blocks: Sequence[Block]) -> list[Extent]:
         """Where blocks lie and what they must hold."""
         size = self._block_bytes
-        return [Extent(b.slot * size, size, b.key, b.version) for b in blocks]
+        address = self.index.room.address
+        return [Extent(address(b.slot), size, b.key, b.version) for b in blocks]
 
     def read(self, request: Request, tally: Tally, intended: int | None = None) -> Steps:
         """Look the request up and read its leading run."""
         blocks = self._look_up(request, tally)
         result = ReadResult()
         start = self.target.now()
+        stager = self._stager
+        staged = stager.take(request.session, blocks) if stager else []
+        window = self._reader.window_for(request, blocks)
         try:
-            yield from self._reader.read(self.extents(blocks), result)
+            yield from self._reader.read(self.extents(blocks), result, staged, window)
         finally:
             self.index.unpin(blocks)
+            if stager:
+                stager.give_back(staged)
         if blocks:
             series = self._samples.series("request_read", intended is not None)
             series.add(start, self.target.now(), intended)
@@ -118,19 +134,35 @@ class Cache:
         held = self.index.lookup(keys)
         broken = False
         before = self.index.evictions
+        new = keys[len(held) :]
+        admitted = self._admitted(request, new) if new else 0
         try:
-            for key in keys[len(held) :]:
+            for place, key in enumerate(new):
                 tally.puts += 1
                 if broken:
                     tally.skipped_chain += 1
                 elif key in self.index:
                     tally.duplicate += 1
+                elif place >= admitted:
+                    tally.skipped_policy += 1
+                    broken = True
                 else:
-                    broken = not (yield from self._put_one(key, held, tally))
+                    broken = not (yield from self._put_one(request, key, held, tally))
         finally:
             self.index.settle(keys)
             self.index.unpin(held)
             tally.evictions += self.index.evictions - before
+        if self._stager:
+            self._stager.turn_ended(request.session, keys)
+
+    def _admitted(self, request: Request, new: Sequence[int]) -> int:
+        """How many of the new blocks the policy lets in."""
+        policy = self._admission
+        offer = Offer(request.session, new, len(request.keys), self._block_bytes, self.target.now())
+        count = ask(policy, policy.admit, offer)
+        if type(count) is not int or not 0 <= count <= len(new):
+            raise refuse(policy, f"admitted {count!r} of {len(new)} blocks")
+        return count
 
     def serve(self, request: Request, tally: Tally, intended: int | None = None) -> Steps:
         """Read, then put: one request as an engine would."""
@@ -158,10 +190,11 @@ class Cache:
             tally.late += rest
 
     def _put_one(
-        self, key: int, held: list[Block], tally: Tally
-    ) -> Generator[Demand | Signal | None, Turn, bool]:
+        self, request: Request, key: int, held: list[Block], tally: Tally
+    ) -> Generator[Wish, Any, bool]:
         """Put one block; False when the request's chain ends here."""
-        block = self.index.reserve(key)
+        home = self.index.room.node_of(held[-1].slot) if held else None
+        block = self.index.reserve(key, request.session, home)
         if block is None:
             tally.skipped_no_space += 1
             return False
@@ -182,9 +215,9 @@ class Cache:
             self._samples.series("put").add(start, self.target.now())
         return kept
 
-    def _write(self, block: Block, tally: Tally) -> Generator[Demand | Signal | None, Turn, bool]:
-        size = self._block_bytes
-        for _ in self.target.put(block.slot * size, size, block.key, block.version):
+    def _write(self, block: Block, tally: Tally) -> Generator[Wish, Any, bool]:
+        size, at = self._block_bytes, self.index.room.address(block.slot)
+        for _ in self.target.put(at, size, block.key, block.version):
             tally.refusals += 1
             if self._skip_when_full:
                 tally.skipped_full += 1

@@ -36,6 +36,7 @@ _SPARE = 64 * MIB  # left free on the file system
 _PIECE = 16 * MIB  # longest piece of a put
 _PATIENCE_S = 300.0  # a drive that needs longer than this for one call has hung
 _PUSH_NS = 200_000  # how long to wait for the flush to make room
+_SECOND_NS = 1_000_000_000
 
 
 class BenchError(Exception):
@@ -72,8 +73,10 @@ class Target:
         return Stopwatch(self.now, cost, not self.info.virtual_time)
 
     def push(self, until: int | None = None) -> None:
-        """Let the device work until `until` on its clock, or for a moment. May return early."""
-        until = self.now() + _PUSH_NS if until is None else until
+        """Let the device work until `until` on its clock, or for a moment. May return early: in
+        virtual time, at the next event."""
+        if until is None:
+            until = self.now() + (_SECOND_NS if self.info.virtual_time else _PUSH_NS)
         if self.info.threaded:
             time.sleep(max(0, until - self.now()) / 1e9)
         else:
@@ -112,7 +115,8 @@ class Target:
         except chm.errors.WouldBlock:
             return False
         try:
-            self.payload.fill(np.frombuffer(write.view, np.uint8), obj, version, at)
+            if self.info.contents:
+                self.payload.fill(np.frombuffer(write.view, np.uint8), obj, version, at)
         except BaseException:
             write.abort()
             raise
@@ -156,7 +160,8 @@ class Target:
     def buffer(self, name: str, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Aligned memory of the benchmark itself, touched, and listed as DRAM used."""
         memory = chm.aligned_empty(nbytes)
-        memory[:] = 0
+        if self.info.contents:
+            memory[:] = 0
         self.buffers[name] = self.buffers.get(name, 0) + nbytes
         return memory
 

@@ -3,12 +3,13 @@
 
 Every turn of every conversation reads its whole prefix in order and then appends its new blocks.
 The footprint is computed and the free space checked before anything is written; blocks are read
-only after they were written. With less capacity than footprint the least recently used leaf
-blocks go (by the benchmark, and counted) or the run is refused: --on-overflow.
+only after they were written. With less capacity than footprint blocks go as the eviction policy
+says (counted), or the run is refused: --on-overflow. A list of --policy compares policies.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,9 +21,10 @@ from chm.bench.charts import Chart, Line
 from chm.bench.config import BlockConfig
 from chm.bench.measure import Cost
 from chm.bench.models import MODELS, block_bytes
-from chm.bench.options import COUNT, FACTOR, FILE, SIZE, TIME, choice, option
+from chm.bench.options import COUNT, FACTOR, FILE, SIZE, TIME, Kind, choice, option
 from chm.bench.outcome import Outcome, phase
 from chm.bench.play import Play, Row
+from chm.bench.selection import Selection, names, parse, select
 from chm.bench.serve import Tally
 from chm.bench.target import BenchError, open_target
 from chm.bench.traces import load, to_requests
@@ -31,6 +33,7 @@ from chm.bench.workload import Workload, in_rounds, reuse, turn_growth
 from chm.stats import Stats
 
 GIB = 1 << 30
+POLICY = Kind("NAME[+NAME]", parse, complete=names)
 _TRACE_CAPACITY = 2 * GIB
 _TOKEN_BYTES = 128 << 10  # Llama-3.1-8B
 
@@ -57,7 +60,7 @@ class TurnsConfig(BlockConfig):
     on_overflow: str = option(
         "evict",
         choice("evict", "error"),
-        "footprint above capacity: drop least recently used leaf blocks, or refuse to run",
+        "footprint above capacity: drop blocks as the eviction policy says, or refuse to run",
     )
     on_full: str = option(
         "wait", choice("wait", "skip"), "write buffer full: wait for room, or skip the put"
@@ -74,6 +77,12 @@ class TurnsConfig(BlockConfig):
     )
     speedup: Fraction = option(Fraction(1), FACTOR, "with --arrivals scaled")
     rows: int = option(10, COUNT, "lines of the report for a trace")
+    policy: str = option(
+        "",
+        POLICY,
+        "who decides: names joined by +, or module:Class; a list compares; see 'chm-bench policy "
+        "list'",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,6 +94,25 @@ class TurnsConfig(BlockConfig):
             raise ValueError("--model and --token-bytes both set the bytes of a token: give one")
         if self.trace and self.block_size:
             raise ValueError("--block-size: the blocks of a trace follow from --token-bytes")
+        chosen = self.selection()
+        staging = chosen.specs.get("prefetch")
+        if staging and staging.text != "none" and (chosen.device or "window") != "window":
+            raise ValueError(
+                f"--policy {self.policy}: the device cache {chosen.device} has no prefetch call, "
+                f"so {staging.text} has no use"
+            )
+        if staging and staging.text != "none" and not self.prefetch:
+            raise ValueError(f"--policy {self.policy} stages, and --prefetch is off: choose one")
+
+    def selection(self) -> Selection:
+        """--policy, parsed."""
+        return select(self.policy)
+
+    def device_options(self, capacity: int) -> dict[str, Any]:
+        """Keyword arguments of chm.Options, without paths."""
+        chosen = self.selection()
+        named = {"policy": chosen.device, "flush_policy": chosen.flush}
+        return super().device_options(capacity) | {k: v for k, v in named.items() if v}
 
     def token_bytes_in_force(self) -> int:
         """KV bytes of a token, before scaling."""
@@ -132,8 +160,9 @@ def run(config: TurnsConfig, tick: Progress) -> Outcome:
     """The experiment."""
     workload = workload_of(config)
     capacity = capacity_of(config, workload)
-    with open_target(config, capacity) as target:
-        play = Play(config, workload, target)
+    config, room = _laid_out(config, capacity, workload.block_bytes)
+    with open_target(config, room) as target:
+        play = Play(config, workload, target, capacity // workload.block_bytes)
         before = target.dev.stats()
         play.run(tick)
         moved = target.dev.stats() - before
@@ -142,6 +171,18 @@ def run(config: TurnsConfig, tick: Progress) -> Outcome:
         out.metrics |= {"rechecked_blocks": blocks, "rechecked_bytes": nbytes}
         out.close(target, moved)
     return out
+
+
+def _laid_out(config: TurnsConfig, capacity: int, block: int) -> tuple[TurnsConfig, int]:
+    """The configuration and device bytes with which the placement policy can be had.
+
+    For whole objects on one member, a stripe unit has to hold one.
+    """
+    if not config.selection().placement().whole:
+        return config, capacity
+    unit = max(config.stripe, block)
+    units_needed = -(-(capacity // block) // (unit // block))
+    return dataclasses.replace(config, stripe=unit), units_needed * unit
 
 
 def _outcome(play: Play, moved: Stats) -> Outcome:
@@ -173,7 +214,9 @@ def _outcome(play: Play, moved: Stats) -> Outcome:
         "requests": known.requests,
         "infinite_cache_hit_rate": known.hit_rate,
         "capacity_bytes": play.index.slots * workload.block_bytes,
-        "eviction": "LRU, leaf blocks first, by the benchmark",
+        "eviction": f"{play.index.policy}, by the benchmark",
+        "policy": play.policies(),
+        "node_bytes": play.node_bytes(),
     }
     if play.shares_time:
         out.notes.append("reads and writes of a row share its time: neither rate is the drive's")
@@ -186,6 +229,7 @@ def _metrics(play: Play, moved: Stats) -> dict[str, float | int | None]:
     rows, target, checked = play.rows, play.target, play.reader.checked
     durable = sum((r.durable for r in rows), Cost())
     payload = target.payload_written
+    lines = moved.cache_hits + moved.cache_misses
     out = phase("read", sum((r.read for r in rows if r.read.nbytes), Cost()))
     out |= phase("durable", durable)
     out |= {
@@ -197,6 +241,12 @@ def _metrics(play: Play, moved: Stats) -> dict[str, float | int | None]:
         "medium_written_bytes": moved.write_bytes,
         "medium_read_bytes": moved.read_bytes,
         "from_write_buffer_bytes": moved.buffered_bytes,
+        "line_hits": moved.cache_hits,
+        "line_misses": moved.cache_misses,
+        "line_hit_rate": moved.cache_hits / lines if lines else None,
+        "staged_early_blocks": play.stager.staged_blocks if play.stager else 0,
+        "staged_early_used_blocks": play.stager.used_blocks if play.stager else 0,
+        "misplaced_blocks": play.index.room.misplaced,
         "write_amplification_ratio": moved.write_bytes / payload if payload else None,
     }
     return out

@@ -99,12 +99,12 @@ static int open_member(struct chm_dev *dev, uint32_t i, struct chm_error *err)
 static int open_sim(struct chm_dev *dev, struct chm_error *err)
 {
     dev->map.members = dev->opts.npaths;
-    dev->map.stripe_bytes = FRAME_SMALL * 16;
+    dev->map.stripe_bytes = dev->opts.sim.stripe_bytes;
     dev->map.capacity_bytes =
         chm_map_capacity(dev->map.members, dev->opts.sim.capacity_bytes, dev->map.stripe_bytes);
     if (dev->map.capacity_bytes == 0) {
         snprintf(err->text, sizeof(err->text),
-                 "sim.capacity_bytes is %llu: at least 2 MiB, of which the first is set aside",
+                 "sim.capacity_bytes is %llu: at least 1 MiB, which is set aside, and a stripe unit",
                  (unsigned long long)dev->opts.sim.capacity_bytes);
         return -EINVAL;
     }

@@ -53,6 +53,7 @@ void chm_options_init(struct chm_options *o)
         .poll_ns = 20000,
         .link_rails = 1,
         .sim = {.capacity_bytes = 1024 * MIB,
+                .stripe_bytes = MIB,
                 .read_rate = 2000000000,
                 .write_rate = 2000000000,
                 .read_latency_ns = 80000,
@@ -112,6 +113,7 @@ static void fill_defaults(struct chm_options *o)
     if (o->sim.dies) {
         chm_flash_defaults(&o->sim);
     }
+    FILL(sim.stripe_bytes);
     FILL(pace.burst_bytes);
     FILL(fault.late_ns);
     if (o->link_write_rate == 0) {
@@ -261,6 +263,10 @@ static int check_paths(const struct chm_options *o, struct chm_error *err)
         return bad(err,
                    "the simulated medium has virtual time, which only a stepped device can follow: "
                    "thread = 0");
+    }
+    if (sim && (o->sim.stripe_bytes % CHM_PAGE_BYTES != 0 || o->sim.stripe_bytes > 1u << 30)) {
+        return bad(err, "sim.stripe_bytes is %u: a multiple of 4096, at most 1 GiB",
+                   o->sim.stripe_bytes);
     }
     for (uint32_t i = 0; !sim && i < o->npaths; i++) {
         if (!o->paths || !o->paths[i]) {

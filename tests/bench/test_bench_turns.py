@@ -217,7 +217,7 @@ def test_less_capacity_evicts_leaf_blocks(measure: Measure) -> None:
     result = measure(*SMALL, "--capacity", "4MiB", "--verify", "all")
     total = result["counters"]["total"]
     assert result["workload"]["capacity_bytes"] == 4 * MIB
-    assert "LRU" in result["workload"]["eviction"]
+    assert "evict-tail" in result["workload"]["eviction"]
     assert total["evictions"] > 0
     assert total["misses_lost"] > 0
     assert result["metrics"]["rechecked_blocks"] <= 16

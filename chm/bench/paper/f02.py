@@ -124,7 +124,7 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
         rows,
         [Plot("reads of a turn", "turn", "GB/s", curves), _split(data["64"]["rows"])],
         [
-            "A line of the cache is 1 MiB in this preset. All reads of a turn come before its writes; "
+            "A line of the cache is 1 MiB in this preset. A turn reads first, then it writes; "
             "interleaved per conversation, the collapse comes one turn earlier."
         ],
     )

@@ -87,7 +87,7 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
     values["kept"] = sum(row["window in use after"] for row in rows)
     values["steady"] = 1 + max(_apart(data[str(gib)]) for gib in DRAM_GIB)
     notes = [
-        "Fewer conversations than 512, which changes nothing: the window is empty after every turn, "
+        "Fewer conversations than 512, which changes nothing: it is empty after every turn, "
         "and twice the conversations give the same rate (last line)."
     ]
     return Finding(values, rows, [Plot("window policy", "turn", "GB/s", curves)], notes)
