@@ -43,7 +43,7 @@ STRUCTURE = frozenset(
 )
 """Fields that a figure may choose. No time and no rate is among them."""
 
-SWITCHES = frozenset(("software_ns",))
+SWITCHES = frozenset(("software_ns", "suspend_ns", "link_rate", "link_write_rate"))
 """Fields that a figure may set to nothing: the thing itself is there or not."""
 
 
@@ -60,10 +60,13 @@ def options_for(
     options = presets.load(name).options().replace(**structure)
     members = options.members or 1
     share = -(-capacity // (MIB * members)) * MIB + HEADER_AREA
+    zeros: dict[str, dict[str, Any]] = {"sim": {}, "device": {}, "link": {}}
+    for field in without:
+        zeros[presets.find_field(field).table][field] = 0
     sim = options.sim.replace(
-        no_contents=True, capacity_bytes=share, seed=settings.seed, **dict.fromkeys(without, 0)
+        no_contents=True, capacity_bytes=share, seed=settings.seed, **zeros["sim"]
     )
-    options = options.replace(sim=sim, prefault="no", huge_pages="never", members=members)
+    options = options.replace(sim=sim, huge_pages="never", members=members, **zeros["link"])
     return _with_sets(options, settings)
 
 
