@@ -60,7 +60,7 @@ def measure(lab: Lab, part: str) -> Data:
 
 def _fill(space: chm.Space, part: str, rng: np.random.Generator) -> list[chm.Object]:
     """Put objects of the part's sizes, drawn, until one is refused; nothing is filled in."""
-    made = []
+    made: list[chm.Object] = []
     while True:
         try:
             put = space.put_begin(int(rng.choice(SIZES[part])) * MIB)

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from chm import preset as presets
 from chm.bench.options import ConfigError
 from chm.bench.paper import table
 from chm.bench.paper.catalog import FIGURES, pick
@@ -22,6 +23,7 @@ from chm.bench.sweep import write_text
 from chm.bench.ui import progress_on
 
 DEFAULT_OUT = "chm-paper"
+FILE_COLUMNS = 150
 
 
 def _jobs(given: int | None) -> int:
@@ -35,6 +37,10 @@ def _sets(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
         if not eq:
             raise ConfigError(f"--set {text!r}: write FIELD=VALUE")
         out.append((field.strip(), value.strip()))
+    try:
+        presets.parse_settings(f"{field}={value}" for field, value in out)
+    except presets.PresetError as e:
+        raise ConfigError(f"--set: {e}") from None
     return tuple(out)
 
 
@@ -106,10 +112,18 @@ def paper(
         progress = bar("paper")
         progress.begin("figures", sum(len(f.parts(settings)) for f in figures))
         results = conduct(figures, settings, _jobs(jobs), lambda _: progress.advance())
-    table.show(Console(stderr=json_ == "-"), results)
+    table.show(_console(json_ == "-"), results)
     _write(Path(out), json_, results, settings)
     if any(r.failed for r in results):
         raise click.exceptions.Exit(1)
+
+
+def _console(stderr: bool) -> Console:
+    """For the table: as wide as it needs where nobody says how wide it may be."""
+    console = Console(stderr=stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = FILE_COLUMNS
+    return console
 
 
 def _write(out: Path, json_: str | None, results: Sequence[Result], settings: Settings) -> None:
