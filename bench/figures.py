@@ -110,6 +110,9 @@ FIGURES: tuple[Figure, ...] = (
     *_resident(),
     Figure("bookkeeping, 16m objects", "ram.16m", "gb_per_s", ">=", 25, "GB/s"),
     Figure("bookkeeping, 1m objects", "ram.1m", "gb_per_s", ">=", 25, "GB/s"),
+    Figure("simulated 4 KiB reads, 64 in flight", "sim.4k.d64", "mios_per_s", ">=", 3, "M/s"),
+    Figure("simulated 4 KiB reads, 256 in flight", "sim.4k.d256", "mios_per_s", ">=", 3, "M/s"),
+    Figure("simulated 1 MiB reads, 64 dies", "sim.1m.d64", "ns_per_io", "<=", 300, "CPU-ns"),
     Figure("peak RSS above import + budget", "rss.peak", "above_mib", "<=", 64, "MiB"),
 )
 

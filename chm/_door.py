@@ -113,15 +113,10 @@ def _view_many(dev: Any, reqs: Iterable[int], places: Iterable[Any]) -> bool:
     return any(map(lib.chm_view, repeat(dev), reqs, places))
 
 
-def _next_many(streams: Iterable[Any], outs: Iterable[Any]) -> list[int]:
-    """One look at each of several streams, through the gate once."""
-    return list(map(lib.chm_stream_next, streams, repeat(0), outs))
-
-
 class Calls:
     """The functions of chm.h without their prefix, behind the gate of one device."""
 
-    __slots__ = (*_CALLS, "next_many", "view_many")
+    __slots__ = (*_CALLS, "view_many")
 
     if TYPE_CHECKING:
 
@@ -130,7 +125,6 @@ class Calls:
     def __init__(self, gate: Gate) -> None:
         calls = {name: getattr(lib, "chm_" + name) for name in _CALLS}
         calls["view_many"] = _view_many
-        calls["next_many"] = _next_many
         for name, call in calls.items():
             wrap = _counted if gate.lock is None else _locked
             setattr(self, name, wrap(call, gate))

@@ -146,18 +146,17 @@ class Stream:
                 "stream has no space beside them: drop them before the next piece",
             )
         check(rc, "stream")
-        return self._piece()
+        return self._piece(out)
 
-    def _piece(self) -> Piece:
-        """What C handed out last."""
-        out = self._out
+    def _piece(self, out: Any) -> Piece:
+        """What C handed out."""
         slot = _Slot(self._door, out.req, out.data, self._payload(out))
         self._held.append(slot)
         return Piece(self, slot, out)
 
-    def _outcome(self, rc: int) -> Piece | ChmError | None:
+    def _outcome(self, rc: int, out: Any) -> Piece | ChmError | None:
         if rc == 0:
-            return self._piece()
+            return self._piece(out)
         return None if rc in UNDECIDED else error_of(rc, "stream")
 
     def _payload(self, piece: Any) -> int:
@@ -259,16 +258,20 @@ def next_many(
     """
     if not streams:
         return []
-    door = streams[0]._door
-    places, outs = [], []
+    door, n = streams[0]._door, len(streams)
     for s in streams:
         if s._held:
             s._give_back()
-        places.append(s._place[0])
-        outs.append(s._out)
-    codes = []
+    places = [s._place[0] for s in streams]
     if timeout:
-        rc = door.sliced(lambda ns: int(door.c.stream_next(places[0], ns, outs[0])), timeout)
-        codes = [rc]
-    codes += door.c.next_many(places[len(codes) :], outs[len(codes) :])
-    return [None if rc == _LATER else streams[i]._outcome(rc) for i, rc in enumerate(codes)]
+        rc = door.sliced(
+            lambda ns: int(door.c.stream_next(places[0], ns, streams[0]._out)), timeout
+        )
+        first = streams[0]._outcome(rc, streams[0]._out)
+        return [first, *next_many(streams[1:])]
+    pieces, statuses = ffi.new("struct chm_piece[]", n), ffi.new("int32_t[]", n)
+    check(door.c.stream_next_many(places, n, pieces, statuses), "stream")
+    return [
+        None if rc == _LATER else streams[i]._outcome(rc, pieces[i])
+        for i, rc in enumerate(ffi.unpack(statuses, n))
+    ]

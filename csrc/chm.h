@@ -544,6 +544,12 @@ int chm_stream_open(chm_dev *dev, const struct chm_range *objs, uint32_t n,
  */
 int chm_stream_next(chm_stream *s, uint64_t timeout_ns, struct chm_piece *out);
 
+/* One look at each of n streams of one device, for programs that serve many consumers from one
+ * thread. status[i] is as of chm_stream_next without waiting, out[i] is filled where it is 0.
+ * Returns how many are. -EINVAL: a NULL, or streams of several devices. */
+int chm_stream_next_many(chm_stream *const *streams, uint32_t n, struct chm_piece *out,
+                         int32_t *status);
+
 /* Give a piece back; the next ones are issued into its place. Any order. */
 int chm_stream_release(chm_stream *s, uint64_t req);
 

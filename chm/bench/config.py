@@ -50,6 +50,7 @@ DEFAULT_BLOCK = 16 * MIB  # Llama-3.1-8B at 128 tokens
 # Flags that a preset sets unless they are given, and the fields they stand for.
 FLAGS = {
     "members": "members",
+    "stripe": "stripe_bytes",
     "dram": "dram_bytes",
     "write_buffer": "write_buffer_bytes",
     "durability": "durability",
@@ -139,7 +140,9 @@ class DeviceConfig:
         flags["media"] = "sim"
         flags["sim_contents"] = not p.get("no_contents", True)
         if given.get("media", "sim") != "sim":  # its drive has no part in the run
-            flags = {k: v for k, v in flags.items() if not k.startswith(("sim_", "members"))}
+            flags = {
+                k: v for k, v in flags.items() if not k.startswith(("sim_", "members", "stripe"))
+            }
         return {**flags, **given}
 
     def load_preset(self) -> Preset:

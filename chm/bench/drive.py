@@ -187,17 +187,18 @@ def _look(waiting: list[_Active], patience_s: float) -> bool:
     """Take the pieces that are there; with patience the first one waits for its own. Whether any
     was there."""
     found = False
-    if patience_s and isinstance(waiting[0].said, Request):
-        _wait_for(waiting[0].said, patience_s)
-        patience_s = 0.0
-    for a in waiting:
-        if isinstance(a.said, Request) and a.said.done:
-            a.ready = found = True
-    streams = [a for a in waiting if isinstance(a.said, Stream)]
+    streams = [a for a in waiting if type(a.said) is Stream]
+    if len(streams) < len(waiting):
+        if patience_s and isinstance(waiting[0].said, Request):
+            _wait_for(waiting[0].said, patience_s)
+            patience_s = 0.0
+        for a in waiting:
+            if isinstance(a.said, Request) and a.said.done:
+                a.ready = found = True
     pieces = next_many([a.said for a in streams], patience_s)  # type: ignore[misc]
-    for a, piece in zip(streams, pieces, strict=True):
+    for i, piece in enumerate(pieces):
         if piece is not None:
-            a.answer, a.ready = piece, True
+            streams[i].answer, streams[i].ready = piece, True
             found = True
     return found
 

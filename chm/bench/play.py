@@ -107,7 +107,9 @@ class Play:
                 f"policy {prefetch}: the window has no room for a block beside the streams, so "
                 "nothing is staged early: use a larger --dram or a smaller --concurrency"
             )
-        return Stager(self.target, self.index, prefetch, size, room, self.config.think)
+        c = self.config
+        after_flush = c.flush == "turn" and c.arrivals == "closed"
+        return Stager(self.target, self.index, prefetch, size, room, c.think, after_flush)
 
     def policies(self) -> dict[str, str]:
         """Who decided what in this run."""
@@ -150,6 +152,8 @@ class Play:
             self._count(row)
             if self.config.flush == "turn":
                 row.flush_ns = self.target.flush()
+                if self.stager:
+                    self.stager.flushed()
             if self.config.think:
                 self.target.wait_until(self.target.now() + self.config.think)
 

@@ -41,6 +41,7 @@ class Stager:
         block_bytes: int,
         room_bytes: int,
         think_ns: int,
+        after_flush: bool,
     ) -> None:
         self._target = target
         self._index = index
@@ -48,14 +49,34 @@ class Stager:
         self._block_bytes = block_bytes
         self._room_bytes = room_bytes
         self._think_ns = think_ns
+        self._after_flush = after_flush
+        self._ended: list[tuple[int, Sequence[int]]] = []  # turns that wait for the flush
         self._queue: deque[tuple[int, int]] = deque()  # session, key
         self._staged: dict[int, _Staged] = {}  # by key, oldest first
         self._taken = 0
         self.staged_blocks = 0
         self.used_blocks = 0
+        self.peak_blocks = 0  # staged or taken at one time
 
     def turn_ended(self, session: int, keys: Sequence[int]) -> None:
-        """Ask the policy, and stage what has room. Raises PolicyError."""
+        """A session has put its blocks. Raises PolicyError.
+
+        Where every turn waits for durable writes, it has ended only then: reads go first, and what
+        was staged before would be paid by the flush.
+        """
+        if self._after_flush:
+            self._ended.append((session, keys))
+        else:
+            self._ask(session, keys)
+
+    def flushed(self) -> None:
+        """The turns that were put are durable."""
+        ended, self._ended = self._ended, []
+        for session, keys in ended:
+            self._ask(session, keys)
+
+    def _ask(self, session: int, keys: Sequence[int]) -> None:
+        """Ask the policy, and stage what has room."""
         known = Known(
             session,
             self._prefix(keys),
@@ -97,6 +118,7 @@ class Stager:
     def close(self) -> None:
         """Drop everything."""
         self._queue.clear()
+        self._ended.clear()
         for staged in list(self._staged.values()):
             self._drop(staged)
 
@@ -135,3 +157,4 @@ class Stager:
         block.pins += 1
         self._staged[key] = _Staged(session, block, request, now)
         self.staged_blocks += 1
+        self.peak_blocks = max(self.peak_blocks, len(self._staged) + self._taken)

@@ -244,11 +244,15 @@ def _metrics(play: Play, moved: Stats) -> dict[str, float | int | None]:
         "line_hits": moved.cache_hits,
         "line_misses": moved.cache_misses,
         "line_hit_rate": moved.cache_hits / lines if lines else None,
-        "staged_early_blocks": play.stager.staged_blocks if play.stager else 0,
-        "staged_early_used_blocks": play.stager.used_blocks if play.stager else 0,
         "misplaced_blocks": play.index.room.misplaced,
         "write_amplification_ratio": moved.write_bytes / payload if payload else None,
     }
+    if play.stager:
+        out |= {
+            "staged_early_blocks": play.stager.staged_blocks,
+            "staged_early_used_blocks": play.stager.used_blocks,
+            "staged_early_peak_blocks": play.stager.peak_blocks,
+        }
     return out
 
 

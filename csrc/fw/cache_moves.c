@@ -11,8 +11,6 @@
 #include "fw/device.h"
 #include "util/util.h"
 
-enum { TRIM_MAX = 1 << 30 /* bytes of one trim I/O */ };
-
 /* ---- beginning */
 
 bool chm_cache_may_miss(const struct chm_cache *c)
@@ -119,7 +117,7 @@ static uint8_t io_kind(const struct chm_move *m)
 
 void chm_move_take(struct chm_fw *fw, struct chm_fio *fio, struct chm_move *m)
 {
-    uint64_t max = m->line ? fw->medium->caps.transfer_max : TRIM_MAX;
+    uint64_t max = fw->medium->caps.transfer_max;
     struct chm_spot spot = chm_map_spot(&fw->map, m->at, chm_min(m->end - m->at, max));
 
     fio->what = FIO_MOVE;

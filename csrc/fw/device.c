@@ -225,6 +225,9 @@ void chm_fw_free(struct chm_fw *fw)
 
 int32_t chm_fw_region(const struct chm_fw *fw, const uint8_t *buf, uint64_t len)
 {
+    if (!fw->medium->caps.fixed_buffers) {
+        return CHM_NO_REGION; /* the medium would not look, and looking costs */
+    }
     for (int32_t i = 1; i < CHM_REGIONS_MAX; i++) {
         const struct chm_region *r = &fw->regions->at[i];
         const uint8_t *base = atomic_load_explicit(&r->base, memory_order_relaxed);

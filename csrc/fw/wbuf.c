@@ -10,7 +10,6 @@
 enum {
     TAKE_LOOK_MAX = 64, /* dirty extents looked at for one that may go */
     LOST_MAX = 64,      /* lost extents after which the device is degraded */
-    TRIM_MAX = 1 << 30, /* bytes of one trim I/O */
 };
 
 static struct chm_ext *ext_new(struct chm_wbuf *b)
@@ -316,7 +315,9 @@ bool chm_wbuf_take(struct chm_fw *fw, struct chm_fio *fio, uint64_t max)
         return false;
     }
     addr = e->range.start;
-    max = e->trim ? TRIM_MAX : max;
+    if (e->trim) {
+        max = fw->medium->caps.transfer_max / fw->granule * fw->granule;
+    }
     spot = chm_map_spot(&fw->map, addr, chm_min(fw->map.capacity_bytes - addr, max));
     ext_shorten(&fw->wbuf, e, spot.len);
     ext_start(fw, e);

@@ -104,7 +104,7 @@ static int open_sim(struct chm_dev *dev, struct chm_error *err)
         chm_map_capacity(dev->map.members, dev->opts.sim.capacity_bytes, dev->map.stripe_bytes);
     if (dev->map.capacity_bytes == 0) {
         snprintf(err->text, sizeof(err->text),
-                 "sim.capacity_bytes is %llu: at least 1 MiB, which is set aside, and a stripe unit",
+                 "sim.capacity_bytes is %llu: at least 1 MiB, set aside, and a stripe unit",
                  (unsigned long long)dev->opts.sim.capacity_bytes);
         return -EINVAL;
     }

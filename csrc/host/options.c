@@ -110,10 +110,10 @@ static void fill_defaults(struct chm_options *o)
     FILL(sim.read_rate);
     FILL(sim.write_rate);
     FILL(sim.barrier_ns);
+    FILL(sim.stripe_bytes);
     if (o->sim.dies) {
         chm_flash_defaults(&o->sim);
     }
-    FILL(sim.stripe_bytes);
     FILL(pace.burst_bytes);
     FILL(fault.late_ns);
     if (o->link_write_rate == 0) {

@@ -88,6 +88,19 @@ static uint64_t occupy(struct chm_sim *s, const struct chm_io *io, uint64_t star
     }
 }
 
+/* The same, with the DRAM port before a write if there is one; the bytes go on as they come. */
+static uint64_t rate_io(struct chm_sim *s, const struct chm_io *io, uint64_t start_ns,
+                        uint64_t bytes)
+{
+    uint64_t end = occupy(s, io, start_ns, bytes);
+
+    if (s->dram.rate && io->kind == CHM_IO_WRITE) {
+        uint64_t through = chm_port_take(&s->dram, s->now_ns, bytes);
+        end = chm_max(end, through + s->opt.write_latency_ns);
+    }
+    return end;
+}
+
 /* A write to a flash drive, whose bytes come through the DRAM port if there is one. */
 static uint64_t flash_write(struct chm_sim *s, const struct chm_io *io, uint64_t start_ns,
                             uint64_t bytes)
@@ -131,7 +144,7 @@ static uint64_t end_of(struct chm_sim *s, const struct chm_io *io, uint64_t byte
     if (s->opt.software_ns) {
         start = s->software_ns = chm_max(s->software_ns, start) + s->opt.software_ns;
     }
-    return s->opt.dies ? flash_io(s, io, start, bytes) : occupy(s, io, start, bytes);
+    return s->opt.dies ? flash_io(s, io, start, bytes) : rate_io(s, io, start, bytes);
 }
 
 /* Bytes that the I/O moves: less than asked for at the end of the member. */
@@ -210,14 +223,16 @@ static inline uint64_t mix(uint64_t h, uint64_t value)
     return h ^ h >> 32;
 }
 
-/* All that a caller can see of an I/O goes into the digest, in the order of handing back. */
-static void count_event(struct chm_sim_events *e, const struct chm_io *io)
+/* All that a caller can see of an I/O goes into the digest, in the order of handing back. What does
+ * not depend on the digest so far is mixed apart, since a chain of multiplications would cost. */
+static inline void count_event(struct chm_sim_events *e, const struct chm_io *io)
 {
     uint64_t what = io->kind | (uint64_t)io->member << 8 | (uint64_t)io->len << 32;
-    uint64_t where = io->off + ((uint64_t)(uint32_t)io->res << 32 | (uint64_t)(uint32_t)io->res);
+    uint64_t where = mix(mix(what, io->off), (uint32_t)io->res);
+    uint64_t when = mix(mix(1, io->submit_ns), io->done_ns);
 
     e->ios++;
-    e->digest = mix(mix(mix(mix(e->digest, what), where), io->submit_ns), io->done_ns);
+    e->digest = mix(e->digest, where ^ when << 1);
 }
 
 /* Hand back what ends now. */

@@ -148,6 +148,9 @@ static void set_times(struct chm_flash *f, const struct chm_sim_options *o)
 
 int chm_flash_open(struct chm_flash *f, const struct chm_sim_options *o)
 {
+    uint64_t seed;
+
+    CHM_ASSERT(o->dies && o->channels && o->planes && o->page_bytes && o->block_pages);
     *f = (struct chm_flash){
         .dies_n = o->dies,
         .channels_n = o->channels,
@@ -159,9 +162,8 @@ int chm_flash_open(struct chm_flash *f, const struct chm_sim_options *o)
         .link_out = {.rate = o->read_rate},
         .group_bytes = (uint64_t)o->planes * o->page_bytes,
     };
-    f->seed = o->seed;
-    (void)chm_random(
-        &f->seed); /* seeds that differ little give pages that have nothing in common */
+    seed = o->seed;
+    f->seed = chm_random(&seed); /* seeds that differ little give other kinds all the same */
     set_times(f, o);
     f->page_channel_ns = chm_port_cost(&f->channel, o->page_bytes);
     f->page_link_ns = chm_port_cost(&f->link_out, o->page_bytes);
@@ -293,27 +295,36 @@ static uint64_t programmed_ns(const struct chm_flash *f, uint64_t g)
 
 /* ------------------------------------------------------------------ reads */
 
-/* How long the die needs for this page. The kind of a page is drawn from its number, not the number
- * modulo 3, so that no stride of addresses meets one kind only. */
-static inline uint64_t page_read_ns(const struct chm_flash *f, uint64_t page)
+/* The kinds of four pages in a row, 16 bits each, as shares of 2^16. Drawn from the number of the
+ * four, and not a number modulo 3, so that no stride of addresses meets one kind only. */
+static inline uint64_t kinds_draw(uint64_t seed, uint64_t page)
 {
-    uint64_t h = (page ^ f->seed) * UINT64_C(0x9E3779B97F4A7C15);
+    uint64_t h = (page >> 2 ^ seed) * UINT64_C(0x9E3779B97F4A7C15);
 
-    if (!f->mixed) {
-        return f->read_ns[0];
-    }
     h = (h ^ h >> 32) * UINT64_C(0xD6E8FEB86659FD93);
-    return f->read_ns[(h >> 32) * 3 >> 32];
+    return h ^ h >> 32;
 }
 
-/* Move what a die has at done_ns over its channel, in cost_ns, of which last_ns for the last it
- * read; the channel could have begun at first_ns. Returns when all is through. */
+/* Of what was drawn for its four and shifted to it: how long the die needs for a page. */
+static inline uint64_t kind_ns(const uint64_t read_ns[3], uint64_t drawn)
+{
+    return read_ns[(drawn & UINT16_MAX) * 3 >> 16];
+}
+
+/* How long the die needs for this page. */
+static inline uint64_t page_read_ns(const struct chm_flash *f, uint64_t page)
+{
+    return f->mixed ? kind_ns(f->read_ns, kinds_draw(f->seed, page) >> 16 * (page & 3))
+                    : f->read_ns[0];
+}
+
+/* Have the channel, which could begin at first_ns, move for cost_ns; returns when it is through. */
 static inline uint64_t channel_read(struct chm_flash_channel *c, uint64_t first_ns,
-                                    uint64_t done_ns, uint64_t cost_ns, uint64_t last_ns)
+                                    uint64_t cost_ns)
 {
     c->read_ns = chm_max(c->read_ns, first_ns) + cost_ns;
     c->busy_ns = chm_max(c->busy_ns, first_ns) + cost_ns;
-    return chm_max(c->read_ns, done_ns + last_ns);
+    return c->read_ns;
 }
 
 /* `bytes` of one page. at_ns: the command has been understood. Returns when they are off the
@@ -323,30 +334,61 @@ static uint64_t read_page(struct chm_flash *f, uint64_t at_ns, uint64_t page, ui
     uint32_t die = (uint32_t)(page % f->dies_n);
     uint64_t done = die_read(f, &f->dies[die], at_ns, page_read_ns(f, page));
     uint64_t cost = chm_port_cost(&f->channel, bytes);
+    uint64_t through =
+        channel_read(&f->channels[die % f->channels_n], at_ns + f->read_min_ns, cost);
 
-    return channel_read(&f->channels[die % f->channels_n], at_ns + f->read_min_ns, done, cost,
-                        cost);
+    return chm_max(through, done + cost);
 }
 
-/* The same for `dies` dies in a row, from that of `page` on, with `each` whole pages from each. */
-static uint64_t read_dies(struct chm_flash *f, uint64_t at_ns, uint64_t page, uint32_t dies,
-                          uint64_t each)
+/* The channels' part of read_dies: each has dies / channels of the dies, the first few one more. */
+static uint64_t read_channels(struct chm_flash *f, uint64_t first_ns, uint32_t channel,
+                              uint32_t dies, uint64_t cost_ns)
 {
-    uint32_t die = (uint32_t)(page % f->dies_n), channel = die % f->channels_n;
-    uint64_t times = (each + f->planes - 1) / f->planes;
-    uint64_t took = times * f->read_sum_ns / 3; /* many: the mean */
-    uint64_t cost = each * f->page_channel_ns;
-    uint64_t last = chm_min(each, f->planes) * f->page_channel_ns;
-    uint64_t first = at_ns + f->read_min_ns, through = 0;
+    uint32_t each = dies / f->channels_n, more = dies % f->channels_n;
+    uint64_t through = 0;
 
-    for (uint32_t i = 0; i < dies; i++) {
-        uint64_t done =
-            die_read(f, &f->dies[die], at_ns, times == 1 ? page_read_ns(f, page + i) : took);
-        through = chm_max(through, channel_read(&f->channels[channel], first, done, cost, last));
-        die = die + 1 == f->dies_n ? 0 : die + 1;
+    for (uint32_t i = 0; i < chm_min(dies, f->channels_n); i++) {
+        uint64_t n = each + (i < more);
+        through = chm_max(through, channel_read(&f->channels[channel], first_ns, n * cost_ns));
         channel = channel + 1 == f->channels_n ? 0 : channel + 1;
     }
     return through;
+}
+
+/* The die of `page` and those after it read, each for each_ns; 0: for a page of its kind. Returns
+ * when all have. The innermost loop of large reads, so what it needs of f is in variables of its
+ * own. */
+static uint64_t dies_read(struct chm_flash *f, uint64_t at_ns, uint64_t page, uint32_t dies,
+                          uint64_t each_ns)
+{
+    struct chm_flash_die *d = &f->dies[page % f->dies_n], *d_end = f->dies + f->dies_n;
+    const uint64_t read_ns[3] = {f->read_ns[0], f->read_ns[1], f->read_ns[2]}, seed = f->seed;
+    uint64_t drawn = kinds_draw(seed, page) >> 16 * (page & 3), done = 0;
+
+    for (uint64_t end = page + dies; page < end;) {
+        done = chm_max(done, die_read(f, d, at_ns, each_ns ? each_ns : kind_ns(read_ns, drawn)));
+        d = d + 1 == d_end ? f->dies : d + 1;
+        page++;
+        drawn = page & 3 ? drawn >> 16 : kinds_draw(seed, page);
+    }
+    return done;
+}
+
+/* `dies` dies in a row, from that of `page` on, with `each` whole pages from each. at_ns and result
+ * as for read_page. */
+static uint64_t read_dies(struct chm_flash *f, uint64_t at_ns, uint64_t page, uint32_t dies,
+                          uint64_t each)
+{
+    uint64_t times = (each + f->planes - 1) / f->planes;
+    uint64_t done =
+        dies_read(f, at_ns, page, dies,
+                  f->mixed && times == 1 ? 0 : times * f->read_sum_ns / 3); /* many: the mean */
+
+    /* The last byte is through when its channel is, or a transfer after the last die. */
+    return chm_max(done + chm_min(each, f->planes) * f->page_channel_ns,
+                   read_channels(f, at_ns + f->read_min_ns,
+                                 (uint32_t)(page % f->dies_n % f->channels_n), dies,
+                                 each * f->page_channel_ns));
 }
 
 /* Whole pages: every die has n / dies of them, the first few one more. */

@@ -350,6 +350,42 @@ int chm_stream_next(chm_stream *s, uint64_t timeout_ns, struct chm_piece *out)
     return stream_end(s, rc);
 }
 
+/* Whether a look may find anything: false only if the next piece is under way. */
+static bool stream_is_worth_a_look(struct chm_stream *s, uint64_t now_ns)
+{
+    struct chm_cell *cell;
+
+    if (s->status < 0 || stream_is_done(s) || s->early || now_ns >= s->deadline_ns ||
+        (s->granted && !chm_stream_next_is_issued(s))) {
+        return true;
+    }
+    cell = chm_cell_of(s->dev, s->granted ? chm_stream_piece_at(s, s->next)->req : s->reserve);
+    return !cell || chm_cell_has_ended(atomic_load(&cell->state));
+}
+
+int chm_stream_next_many(chm_stream *const *streams, uint32_t n, struct chm_piece *out,
+                         int32_t *status)
+{
+    uint64_t now_ns;
+    int found = 0, rc = streams && n && streams[0] ? chm_door_check(streams[0]->dev) : -EINVAL;
+
+    for (uint32_t i = 1; rc == 0 && i < n; i++) {
+        rc = streams[i] && streams[i]->dev == streams[0]->dev ? 0 : -EINVAL;
+    }
+    if (rc < 0 || !out || !status) {
+        return rc < 0 ? rc : -EINVAL;
+    }
+    chm_door_kick(streams[0]->dev);
+    now_ns = chm_now(streams[0]->dev);
+    for (uint32_t i = 0; i < n; i++) {
+        status[i] = stream_is_worth_a_look(streams[i], now_ns)
+                        ? chm_stream_next(streams[i], 0, &out[i])
+                        : -ETIMEDOUT;
+        found += status[i] == 0;
+    }
+    return found;
+}
+
 /* ---- release and info */
 
 int chm_stream_release(chm_stream *s, uint64_t req)

@@ -22,6 +22,7 @@ TINY = """
 capacity_bytes = { value = "64MiB", source = "this test", grade = "D" }
 read_rate = "1GB/s"
 read_latency_ns = "10us"
+stripe_bytes = "256KiB"
 
 [device]
 members = 2
@@ -137,6 +138,7 @@ def test_a_preset_makes_the_device(invoke: Invoke, tiny: str) -> None:
     assert (device["media"], device["members"]) == ("sim", 2)
     assert device["capacity_bytes"] == loaded.capacity_bytes
     assert device["link_rate"] == 4 * 10**9
+    assert device["stripe_bytes"] == 256 << 10
     assert device["options"]["flush_depth"] == 3
     assert device["options"]["sim"]["read_latency_ns"] == 10_000
     assert device["preset"]["name"] == "tiny"

@@ -105,6 +105,9 @@ static void check_large_read(void)
     f = flash_of(drive(64, 4));
     end = chm_flash_read(&f, 0, 0, MIB);
     CHECK_EQ(end, (15 + 60 + 16 * 10 + 2) * US); /* channel-bound: the link has 128 us of work */
+    end = chm_flash_read(&f, 1000 * US, 0, 18 * PAGE); /* two of the channels have five pages */
+    CHECK_EQ(end, (1000 + 15 + 60 + 5 * 10 + 2) * US);
+    CHECK_EQ(f.channels[1].read_ns - f.channels[2].read_ns, 10 * US);
     chm_flash_close(&f);
     f = flash_of(drive(4, 4));
     end = chm_flash_read(&f, 0, 0, MIB);
@@ -135,6 +138,9 @@ static void check_unaligned(void)
     for (unsigned i = 0; i < 16; i++) {
         CHECK_EQ(f.dies[i].free_ns, i < 3 ? 75 * US : 0);
     }
+    CHECK_EQ(f.channels[0].read_ns, 75 * US + 2500);
+    CHECK_EQ(f.channels[1].read_ns, 85 * US);
+    CHECK_EQ(f.channels[2].read_ns, 80 * US);
     chm_flash_close(&f);
 }
 
@@ -284,6 +290,26 @@ static void check_cache(void)
     }
     /* 1000 rounds: the last page has the place of page 8015, the last of round 1001 */
     CHECK_EQ(end, (27 + 7 * 2 + 1002 * 600 + 2) * US);
+    chm_flash_close(&f);
+}
+
+/* A full cache has room when a group is programmed, however many erases its die has behind it. */
+static void check_cache_and_erase(void)
+{
+    struct chm_sim_options o = drive(1, 1);
+    struct chm_flash f;
+
+    o.block_pages = 2;
+    o.erase_ns = 3000 * US;
+    o.cache_bytes = 5 * PAGE;
+    f = flash_of(o);
+    CHECK_EQ(write_at(&f, 0, 5 * PAGE), 25 * US);
+    /* programs end at 627, 1227, erase, 4827, 5427, erase, 9027, ... */
+    CHECK_EQ(write_at(&f, 0, PAGE), 629 * US);
+    CHECK_EQ(write_at(&f, 0, PAGE), 1229 * US);
+    CHECK_EQ(write_at(&f, 0, PAGE), 4829 * US);
+    CHECK_EQ(write_at(&f, 0, PAGE), 5429 * US);
+    CHECK_EQ(write_at(&f, 0, PAGE), 9029 * US);
     chm_flash_close(&f);
 }
 
@@ -445,7 +471,9 @@ static void check_dram_port(void)
     o.dram_rate = LINK / 2; /* a page in 4 us, and 2 us over the SSD link */
     start(&r, o, 1);
     CHECK(r.m->caps.dram != NULL);
-    CHECK_EQ(rig_do(&r, rig_io(&r, CHM_IO_READ, 0, PAGE, 0)), PAGE);
+    io[0] = rig_io(&r, CHM_IO_READ, 0, PAGE, 0);
+    CHECK_EQ(rig_submit(&r, &io[0]), 1);
+    CHECK_EQ(chm_medium_reap(r.m, out, 2, CHM_FOREVER_NS), 1); /* the way to the port is not told */
     CHECK_EQ(chm_medium_now(r.m), 89 * US);
     CHECK_EQ(r.m->caps.dram->busy_ns, 89 * US);
     io[0] = rig_io(&r, CHM_IO_READ, 0, PAGE, 0);
@@ -453,11 +481,36 @@ static void check_dram_port(void)
     CHECK_EQ(rig_submit(&r, &io[0]) + rig_submit(&r, &io[1]), 2);
     CHECK_EQ(chm_port_take(r.m->caps.dram, 89 * US, 25 * PAGE), 189 * US); /* somebody else */
     CHECK_EQ(chm_medium_reap(r.m, out, 2, 180 * US), 0);
-    rig_reap(&r, out, 2);
+    CHECK_EQ(chm_medium_reap(r.m, out, 2, CHM_FOREVER_NS), 1); /* one at a time, none for nothing */
+    CHECK_EQ(chm_medium_now(r.m), 193 * US);
+    rig_reap(&r, out + 1, 1);
     CHECK_EQ(io[0].done_ns, 193 * US); /* off the drive at 176 */
     CHECK_EQ(io[1].done_ns, 197 * US);
     CHECK_EQ(rig_do(&r, rig_io(&r, CHM_IO_WRITE, 0, PAGE, 0)), PAGE);
     CHECK_EQ(chm_medium_now(r.m), (197 + 4 + 15 + 2 + 10 + 600) * US);
+    rig_close(&r);
+}
+
+/* Rates only: the port is there too, and the slower of the two decides. */
+static void check_dram_port_of_rates(void)
+{
+    struct chm_sim_options o = drive(0, 0);
+    struct rig r;
+
+    o.dram_rate = LINK / 2;
+    o.read_latency_ns = 80 * US;
+    o.write_latency_ns = 20 * US;
+    start(&r, o, 1);
+    CHECK_EQ(rig_do(&r, rig_io(&r, CHM_IO_WRITE, 0, PAGE, 0)), PAGE);
+    CHECK_EQ(chm_medium_now(r.m), 24 * US);
+    CHECK_EQ(rig_do(&r, rig_io(&r, CHM_IO_READ, 0, PAGE, 0)), PAGE);
+    CHECK_EQ(chm_medium_now(r.m), 24 * US + 84 * US);
+    rig_close(&r);
+    o.dram_rate = LINK * 4;
+    start(&r, o, 1);
+    CHECK_EQ(rig_do(&r, rig_io(&r, CHM_IO_WRITE, 0, PAGE, 0)), PAGE);
+    CHECK_EQ(rig_do(&r, rig_io(&r, CHM_IO_READ, 0, PAGE, 0)), PAGE);
+    CHECK_EQ(chm_medium_now(r.m), 22 * US + 82 * US);
     rig_close(&r);
 }
 
@@ -564,6 +617,7 @@ int main(void)
     check_read_before_program();
     check_erase();
     check_cache();
+    check_cache_and_erase();
     check_small_writes();
     check_read_rate(64, 16, 1, LINK);
     check_read_rate(64, 4, 1, LINK);
@@ -576,6 +630,7 @@ int main(void)
     check_mix(0);
     check_mix(5 * US);
     check_dram_port();
+    check_dram_port_of_rates();
     check_software(0);
     check_software(4);
     check_barrier(false);

@@ -147,12 +147,12 @@ def test_samsung_bandwidth_beyond_the_cache() -> None:
 
 
 def test_cmmh_256g_misses() -> None:
-    """About 5 GB/s, 5 to 6.4, in lines of 1 MiB."""
+    """About 5 GB/s, 5 to 6.4, in lines of 1 MiB; the way of the last over the link is in it."""
     out = memoryview(chm.aligned_empty(16 * MIB))
     with opened("cmmh-256g-rdma") as dev:
         began = dev.now()
         dev.read_many([(i * MIB, out[i * MIB :][:MIB]) for i in range(16)])
-        assert 5 <= 16 * MIB / (dev.now() - began) <= 6.5
+        assert 5 * 0.95 <= 16 * MIB / (dev.now() - began) <= 6.4
 
 
 def fetch(dev: chm.Device, req: chm.Request) -> float:

@@ -12,6 +12,7 @@ import pytest
 from conftest import MIB, fill
 
 import chm
+from chm.stream import next_many
 
 RANGES = [(i * 2 * MIB, 2 * MIB) for i in range(16)]
 
@@ -190,3 +191,24 @@ def test_what_cannot_be(sim) -> None:
         sim.stream([])
     with pytest.raises(ValueError, match="size"):
         sim.stream(RANGES, segment="1 furlong")
+
+
+def test_next_many_looks_at_each_once() -> None:
+    """One piece of each as it comes; a look that waits waits for the first stream only."""
+    with chm.sim("64MiB", dram_bytes="64MiB") as dev:
+        for i in range(4):
+            dev.write(i * MIB, np.full(MIB, i, np.uint8))
+        dev.flush()
+        streams = [dev.stream([(i * MIB, MIB)]) for i in range(4)]
+        assert next_many(streams) == [None] * 4  # nothing was read yet
+        pieces = next_many(streams[::-1], 1.0)  # the last one waits, the others went on meanwhile
+        assert [p.array()[0] for p in pieces if isinstance(p, chm.Piece)] == [3, 2, 1, 0]
+        (end,) = next_many(streams[:1])
+        assert isinstance(end, chm.ChmError)
+        assert end.errno == errno.ENODATA
+        del pieces
+        for stream in streams:
+            stream.close()
+        with pytest.raises(chm.InvalidArgument):
+            next_many(streams)
+    assert next_many([]) == []
