@@ -149,26 +149,28 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
         "p99 fcfs": fcfs["single p99 us"],
     }
     x = list(range(1, len(rows) + 1))
-    named = "; ".join(f"{i}: {row['arm']}" for i, row in zip(x, rows, strict=True))
+    names = tuple(ARMS)
     plots = [
         Plot(
             "bandwidth of reads, and what is written",
-            "arm",
+            "",
             "GB/s",
             [
                 Curve("read", x, [row["read GB/s"] for row in rows]),
                 Curve("written", x, [row["written GB/s"] for row in rows]),
             ],
+            labels=names,
         ),
         Plot(
             "single reads of 64 KiB, p99",
-            "arm",
+            "",
             "us",
             [Curve("p99", x, [row["single p99 us"] for row in rows])],
+            labels=names,
         ),
     ]
     notes = [
-        f"Arms: {named}. Offered: {OFFERED:g} GB/s beside staging, {OFFERED_QUIETLY:g} GB/s beside "
+        f"Writes offered: {OFFERED:g} GB/s beside staging, {OFFERED_QUIETLY:g} GB/s beside "
         "single reads.",
         "Staged reads lose nothing to writes here: the drives read and write at once, and their "
         "flash could program more than is offered. That a drive gives less when it does both is "

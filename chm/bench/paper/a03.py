@@ -85,7 +85,7 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
     }
     x = list(range(1, len(rows) + 1))
     curve = Curve("read", x, [row["read GB/s"] for row in rows])
-    plot = Plot("1: 16 MiB, 2: 32 MiB, 3: mixed", "", "GB/s", [curve])
+    plot = Plot("all objects, in random order", "", "GB/s", [curve], labels=tuple(SIZES))
     return Finding(values, rows, [plot])
 
 

@@ -65,7 +65,7 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
     curves = [
         Curve("read", turns, [row["blocks read"] for row in rows]),
         Curve("written", turns, [row["blocks to SSD"] for row in rows]),
-        Curve("read, published", turns, asked, published=True),
+        Curve("published", turns, asked, published=True),
     ]
     plot = Plot(f"{count} conversations, {STEP} blocks per turn", "turn", "blocks", curves)
     return Finding(values, rows, [plot])

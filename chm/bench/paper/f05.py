@@ -64,7 +64,7 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
         "gain",
         [
             Curve("ours", objects, list(gains.values())),
-            Curve("mean, published", objects, [GAIN - 1] * len(objects), published=True),
+            Curve("published mean", objects, [GAIN - 1] * len(objects), published=True),
         ],
     )
     notes = [

@@ -47,13 +47,15 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
     }
     curves = [
         Curve("ours", [1, 2], [one, two]),
-        Curve("ours, published", [1, 2], [9, 18], published=True),
+        Curve("published", [1, 2], [9, 18], published=True),
     ]
     notes = [
         "The cache's metadata is from the transparent mode. The streams use the prefetch call, "
         "here the window: prefetching into a transparent cache is not modelled."
     ]
-    return Finding(values, d["rows"], [Plot("streams", "SSDs", "GB/s", curves)], notes)
+    return Finding(
+        values, d["rows"], [Plot("streams", "", "GB/s", curves, labels=("1 SSD", "2 SSDs"))], notes
+    )
 
 
 FIGURE = Figure(

@@ -163,7 +163,7 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
     x = list(by_ratio)
     curves = [
         Curve("ours", x, rates),
-        Curve("ours, published", list(PUBLISHED), list(PUBLISHED.values()), published=True),
+        Curve("published", list(PUBLISHED), list(PUBLISHED.values()), published=True),
         Curve("closed form", x, [r["closed form"] for r in rows]),
         Curve("bound", x, [r["bound"] for r in rows]),
     ]

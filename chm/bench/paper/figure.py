@@ -59,6 +59,7 @@ class Plot:
     curves: Sequence[Curve]
     log_x: bool = False
     log_y: bool = False
+    labels: Sequence[str] = ()  # names of x = 1, 2, ...: bars instead of lines
 
 
 @dataclass(frozen=True)
