@@ -119,7 +119,7 @@ void chm_cache_trimmed(struct chm_fw *fw, struct chm_job *job, int32_t err);
 /* ---- cache_lines.c: what is where */
 /* Shape from options and memory; carve the tables; set them up. Names what does not fit in err. */
 int chm_cache_shape(struct chm_fw *fw, uint64_t bytes, struct chm_error *err);
-void chm_cache_carve(struct chm_fw *fw, struct chm_carve *c);
+void chm_cache_carve(struct chm_fw *fw, struct chm_carve *k);
 void chm_cache_init(struct chm_fw *fw);
 struct chm_line *chm_cache_find(struct chm_cache *c, uint64_t number);
 /* Which set a line of the device belongs to. */

@@ -112,7 +112,7 @@ static void exec_begin(struct chm_fw *fw, struct chm_fwreq *req)
     if (rc == 0) {
         rc = chm_wbuf_begin(fw, req->cmd.addr, req->cmd.len, &req->ext);
     }
-    if (rc < 0) {
+    if (rc != 0) {
         fw->stats.write_refused++;
         chm_fwreq_end(fw, req, rc);
         return;

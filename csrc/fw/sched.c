@@ -212,12 +212,15 @@ static struct chm_flush_view flush_view(const struct chm_fw *fw)
 int chm_sched_admit(struct chm_fw *fw, uint64_t addr, uint64_t len)
 {
     struct chm_flush_view v;
+    int rc;
 
     if (fw->flush_ops->admit == chm_flush_admit_all) {
         return 0;
     }
     v = flush_view(fw);
-    return fw->flush_ops->admit(&v, addr, len);
+    rc = fw->flush_ops->admit(&v, addr, len);
+    CHM_ASSERT(rc <= 0);
+    return rc;
 }
 
 static struct chm_fio *next_flush(struct chm_fw *fw, uint32_t depth)

@@ -20,7 +20,7 @@ static inline void lines_sim(struct rig *r, const char *policy, uint32_t lines, 
     r->opt.durability = CHM_DURABILITY_NONE;
 }
 
-/* All dirty lines are on the drive, and lines from `from` on take the place of all that are here. */
+/* Dirty lines go to the drive, and lines from `from` on take the place of all that are here. */
 static inline void lines_push_out(struct rig *r, uint64_t from)
 {
     uint8_t *buf = rig_alloc(LINE);

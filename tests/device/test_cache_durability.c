@@ -187,7 +187,7 @@ static void check_trim(void)
     munmap(a, 4 * LINE), munmap(b, 4 * LINE);
 }
 
-/* A trim with a flush on its way waits for it, and no write-back of what was trimmed comes after. */
+/* A trim waits for a flush on its way, and no write-back of what was trimmed comes after. */
 static void check_trim_during_flush(void)
 {
     struct rig r;

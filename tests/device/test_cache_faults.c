@@ -187,7 +187,7 @@ static void check_flush_lost(void)
     munmap(buf, LINE);
 }
 
-/* What nobody has flushed, close tells of. Lines that are lost by the hundred degrade the device. */
+/* What nobody has flushed, close tells of. Many lines that are lost degrade the device. */
 static void check_close_tells(void)
 {
     struct rig r;

@@ -135,8 +135,40 @@ static void check_turns(void)
     CHECK(chm_flush_policy_find("") == NULL && chm_policy_find("LRU") == NULL);
 }
 
+static int admit_small(const struct chm_flush_view *v, uint64_t addr, uint64_t len)
+{
+    (void)addr;
+    return len <= PAGE && v->filled == 0 ? 0 : -EAGAIN;
+}
+
+/* What a policy does not admit is refused like what has no room: counted, and nothing is held. */
+static void check_admission(const char *policy)
+{
+    struct chm_flush_ops small = chm_flush_read_first;
+    struct rig r;
+    struct chm_write w[3] = {{.len = 2 * PAGE}, {.len = PAGE}, {.len = PAGE}};
+
+    small.admit = admit_small;
+    rig_sim(&r);
+    r.opt.policy = policy;
+    rig_open(&r);
+    r.dev->fw->flush_ops = &small;
+    CHECK_IS(chm_write_begin(r.dev, &w[0], 1), 0);
+    CHECK_IS(w[0].status, -EAGAIN);
+    CHECK_IS(chm_write_begin(r.dev, &w[1], 2), 1);
+    CHECK_IS(w[1].status, 0);
+    CHECK_IS(w[2].status, -EAGAIN);
+    CHECK_EQ(rig_stats(&r)->write_refused, 2);
+    CHECK_EQ(r.stats.buffer_used_bytes, PAGE);
+    CHECK_IS(chm_write_abort(r.dev, &w[1].id, 1, NULL), 1);
+    CHECK_EQ(rig_stats(&r)->buffer_used_bytes, 0);
+    rig_close(&r);
+}
+
 int main(void)
 {
+    check_admission("window");
+    check_admission("lru");
     check_read_first();
     check_idle_only();
     check_fcfs();
