@@ -355,19 +355,18 @@ static uint64_t read_channels(struct chm_flash *f, uint64_t first_ns, uint32_t c
     return through;
 }
 
-/* The die of `page` and those after it read, each for each_ns; 0: for a page of its kind. Returns
- * when all have. The innermost loop of large reads, so what it needs of f is in variables of its
- * own. */
-static uint64_t dies_read(struct chm_flash *f, uint64_t at_ns, uint64_t page, uint32_t dies,
+/* The dies d .. d_end - 1 read, of which the first has `page`, each for each_ns; 0: for a page of
+ * its kind. Returns when all have. The innermost loop of large reads, so what it needs of f is in
+ * variables of its own. */
+static uint64_t dies_read(const struct chm_flash *f, struct chm_flash_die *d,
+                          const struct chm_flash_die *d_end, uint64_t at_ns, uint64_t page,
                           uint64_t each_ns)
 {
-    struct chm_flash_die *d = &f->dies[page % f->dies_n], *d_end = f->dies + f->dies_n;
     const uint64_t read_ns[3] = {f->read_ns[0], f->read_ns[1], f->read_ns[2]}, seed = f->seed;
     uint64_t drawn = kinds_draw(seed, page) >> 16 * (page & 3), done = 0;
 
-    for (uint64_t end = page + dies; page < end;) {
+    for (; d < d_end; d++) {
         done = chm_max(done, die_read(f, d, at_ns, each_ns ? each_ns : kind_ns(read_ns, drawn)));
-        d = d + 1 == d_end ? f->dies : d + 1;
         page++;
         drawn = page & 3 ? drawn >> 16 : kinds_draw(seed, page);
     }
@@ -380,14 +379,18 @@ static uint64_t read_dies(struct chm_flash *f, uint64_t at_ns, uint64_t page, ui
                           uint64_t each)
 {
     uint64_t times = (each + f->planes - 1) / f->planes;
+    uint64_t each_ns = f->mixed && times == 1 ? 0 : times * f->read_sum_ns / 3; /* many: the mean */
+    uint32_t die = (uint32_t)(page % f->dies_n), most = f->dies_n - die;
     uint64_t done =
-        dies_read(f, at_ns, page, dies,
-                  f->mixed && times == 1 ? 0 : times * f->read_sum_ns / 3); /* many: the mean */
+        dies_read(f, f->dies + die, f->dies + die + chm_min(dies, most), at_ns, page, each_ns);
 
+    if (dies > most) { /* round the end */
+        done = chm_max(done,
+                       dies_read(f, f->dies, f->dies + (dies - most), at_ns, page + most, each_ns));
+    }
     /* The last byte is through when its channel is, or a transfer after the last die. */
     return chm_max(done + chm_min(each, f->planes) * f->page_channel_ns,
-                   read_channels(f, at_ns + f->read_min_ns,
-                                 (uint32_t)(page % f->dies_n % f->channels_n), dies,
+                   read_channels(f, at_ns + f->read_min_ns, die % f->channels_n, dies,
                                  each * f->page_channel_ns));
 }
 
