@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
@@ -98,6 +100,13 @@ def test_a_figure_that_fails_is_told_and_the_others_go_on(monkeypatch: pytest.Mo
     assert results[0].failed
     assert results[0].verdict is Verdict.MISSED
     assert not results[1].failed
+
+
+def test_a_process_that_dies_is_told() -> None:
+    """What the kernel does to a process when memory is short."""
+    future: Future[study.Answer] = Future()
+    future.set_exception(BrokenProcessPool("gone"))
+    assert "its process ended" in study._answer(future, "all")[2]
 
 
 def test_further_ratios_of_f18() -> None:

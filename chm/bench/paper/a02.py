@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A2: where the SSD time of the LRU device goes, turn by turn: refills, and dirty evictions.
+"""A2: where the SSD time of the LRU device goes, turn by turn: refills, and dirty lines written
+back, be it to make room or while nothing else is to do.
 
 The load of F2 with 64 MiB blocks, with 1/8 of its conversations and of its cache.
 """
@@ -34,7 +35,7 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
     rows = data["all"]["rows"]
     by_turn = {row["turn"]: row for row in rows}
     after = by_turn[AFTER]
-    refill, evict = after["refill SSD s"], after["dirty eviction SSD s"]
+    refill, evict = after["refill SSD s"], after["write-back SSD s"]
     read_back = after["refill GiB"]
     wave = by_turn[2]["footprint GiB"]
     values = {
@@ -47,10 +48,10 @@ def combine(data: Mapping[str, Data], settings: Settings) -> Finding:
     turns = [row["turn"] for row in rows]
     curves = [
         Curve("refills", turns, [row["refill SSD s"] for row in rows]),
-        Curve("dirty evictions", turns, [row["dirty eviction SSD s"] for row in rows]),
+        Curve("dirty lines written back", turns, [row["write-back SSD s"] for row in rows]),
     ]
     notes = [
-        "Time is summed over fills and evictions, so what runs side by side counts twice.",
+        "Time is summed over fills and write-backs, so what runs side by side counts twice.",
     ]
     return Finding(values, rows, [Plot("SSD time of a turn", "turn", "s", curves)], notes)
 
@@ -61,9 +62,14 @@ FIGURE = Figure(
     presets=(f02.PRESET,),
     claims=(
         shape("none before", "no refill before the collapse", "D", "LRU that fits"),
-        shape("both after", "refills and dirty evictions after it", "D", "LRU that does not fit"),
+        shape(
+            "both after",
+            "refills and dirty lines written back after it",
+            "D",
+            "LRU that does not fit",
+        ),
         report("refills", "share of refills in the SSD time, turn 5", "", None, "D", "ours"),
-        report("evictions", "share of dirty evictions", "", None, "D", "ours"),
+        report("evictions", "share of dirty lines written back", "", None, "D", "ours"),
         report(
             "refill per write", "bytes refilled for a byte appended, turn 5", "", None, "D", "ours"
         ),

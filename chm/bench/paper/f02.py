@@ -59,9 +59,9 @@ def play(device: chm.Device, load: Conversations, turns: int) -> list[dict[str, 
                 "read GB/s": rate(len(addrs) * load.block, ns) if len(addrs) else None,
                 "hit rate": read.cache_hits / lines if lines else None,
                 "refill GiB": whole.read_bytes / GIB,
-                "dirty eviction GiB": whole.write_bytes / GIB,
+                "written back GiB": whole.write_bytes / GIB,
                 "refill SSD s": whole.cache_fill_ns / 1e9,
-                "dirty eviction SSD s": whole.cache_writeback_ns / 1e9,
+                "write-back SSD s": whole.cache_writeback_ns / 1e9,
             }
         )
     return rows
@@ -138,7 +138,7 @@ def _split(rows: list[dict[str, Any]]) -> Plot:
         "GiB",
         [
             Curve("refill (read)", turns, [row["refill GiB"] for row in rows]),
-            Curve("dirty eviction (written)", turns, [row["dirty eviction GiB"] for row in rows]),
+            Curve("dirty lines (written back)", turns, [row["written back GiB"] for row in rows]),
         ],
     )
 

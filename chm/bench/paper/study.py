@@ -8,10 +8,12 @@ duration is in it, so the same command gives the same bytes.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import chm
 from chm.bench.outcome import dumps
@@ -72,10 +74,12 @@ class _Work:
     errors: dict[str, str] = field(default_factory=dict)
 
 
-def measure_part(
-    name: str, part: str, settings: Settings
-) -> tuple[Data, list[dict[str, Any]], str]:
-    """What one part measured, its runs, and why it failed if it did. Runs in any process."""
+# What a part measured, its runs, and why it failed if it did.
+Answer: TypeAlias = "tuple[Data, list[dict[str, Any]], str]"
+
+
+def measure_part(name: str, part: str, settings: Settings) -> Answer:
+    """Measure one part. Runs in any process."""
     lab = Lab(settings)
     try:
         return figure(name).measure(lab, part), lab.runs, ""
@@ -102,21 +106,34 @@ def conduct(
 
 def _answers(
     parts: Sequence[tuple[str, str]], settings: Settings, jobs: int
-) -> Iterator[tuple[str, str, tuple[Data, list[dict[str, Any]], str]]]:
+) -> Iterator[tuple[str, str, Answer]]:
     if jobs <= 1 or len(parts) == 1:
         for name, part in parts:
             yield name, part, measure_part(name, part, settings)
         return
     fresh = multiprocessing.get_context("spawn")  # a device does not survive a fork
-    with ProcessPoolExecutor(min(jobs, len(parts)), mp_context=fresh) as pool:
+    count = min(jobs, len(parts))
+    with ProcessPoolExecutor(count, fresh, initializer=_leave_signals_to_the_parent) as pool:
         futures = {pool.submit(measure_part, n, p, settings): (n, p) for n, p in parts}
         try:
             for future in as_completed(futures):
-                name, part = futures[future]
-                yield name, part, future.result()
+                yield *futures[future], _answer(future, futures[future][1])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
             raise
+
+
+def _leave_signals_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _answer(future: Future[Answer], part: str) -> Answer:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return {}, [], f"{part}: its process ended; is there memory enough? Try --jobs 1"
 
 
 def _result(f: Figure, work: _Work, settings: Settings) -> Result:
