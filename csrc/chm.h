@@ -371,6 +371,12 @@ int chm_wait_many(chm_dev *dev, const uint64_t *reqs, uint32_t n, uint64_t timeo
  * before the request is complete. */
 int64_t chm_progress(chm_dev *dev, uint64_t req);
 
+/* When the bytes of a request arrive, or arrived, over the host link, on the device's clock: for
+ * loops that step many requests side by side. -EAGAIN while that is not known: they are not on the
+ * device yet, or they are staged and nobody has waited for them; -EOPNOTSUPP without a link; errors
+ * as chm_wait. Waits for nothing. */
+int64_t chm_arrival(chm_dev *dev, uint64_t req);
+
 struct chm_view {
     void *data; /* in the window; read only; valid until the request is released */
     uint64_t len;

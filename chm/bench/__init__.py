@@ -5,6 +5,7 @@ From the command to the device, each module needs only those below it:
 
     cli, jobs, sweep, campaign     commands; many runs; where results go
     runner                         the experiments by name
+    paper                          published figures (a package of its own)
     turns, play, streams, rw, latency, doctor
     serve, reader, index, drive    requests against a cache; several at a time
     target, config                 the device under test

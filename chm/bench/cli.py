@@ -29,6 +29,7 @@ from chm.bench.campaign import Output, conduct
 from chm.bench.models import MODELS, TOKENS_PER_BLOCK, block_bytes
 from chm.bench.options import FILE, SETTINGS, SIZE, SWITCH, ConfigError, Option, options_of
 from chm.bench.outcome import document, dumps
+from chm.bench.paper.command import paper
 from chm.bench.presets import preset
 from chm.bench.report import show_findings
 from chm.bench.runner import EXPECTED, EXPERIMENTS, Experiment, runs_of
@@ -225,6 +226,7 @@ def list_jobs(directory: Path | None) -> None:
 
 
 cli.add_command(preset)
+cli.add_command(paper)
 
 
 @cli.group()

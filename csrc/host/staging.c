@@ -197,6 +197,27 @@ int64_t chm_progress(chm_dev *dev, uint64_t req)
     return (int64_t)atomic_load_explicit(&cell->ready, memory_order_acquire);
 }
 
+int64_t chm_arrival(chm_dev *dev, uint64_t req)
+{
+    int rc = chm_door_check(dev);
+    struct chm_cell *cell = rc == 0 ? bytes_cell(dev, req) : NULL;
+    uint32_t state;
+    uint64_t at;
+
+    if (!cell) {
+        return rc < 0 ? rc : -ESTALE;
+    }
+    state = atomic_load(&cell->state) & CELL_STATE_MASK;
+    if (state == CELL_FAILED || state == CELL_EXPIRED) {
+        return chm_cell_result(cell);
+    }
+    at = atomic_load(&cell->deliver_ns);
+    if (dev->link.read.rate == 0) {
+        return -EOPNOTSUPP;
+    }
+    return at == 0 || at > INT64_MAX ? -EAGAIN : (int64_t)at;
+}
+
 static int view_one(struct chm_dev *dev, uint64_t req, struct chm_view *out)
 {
     struct chm_cell *cell = bytes_cell(dev, req);
