@@ -44,8 +44,8 @@ from chm.options import (
     Options,
     PaceOptions,
     SimOptions,
+    cache_policies,
     flush_policies,
-    policies,
     sim_options,
 )
 from chm.request import (
@@ -115,6 +115,7 @@ __all__ = [
     "Write",
     "__version__",
     "aligned_empty",
+    "cache_policies",
     "chm_prefetch_object",
     "chm_prefetch_progress",
     "chm_prefetch_release",
@@ -129,7 +130,6 @@ __all__ = [
     "parse_duration",
     "parse_rate",
     "parse_size",
-    "policies",
     "sim",
     "sim_options",
 ]

@@ -37,7 +37,7 @@ def _names_of(name: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def policies() -> tuple[str, ...]:
+def cache_policies() -> tuple[str, ...]:
     """Names of the device cache policies, the default first (``Options.policy``)."""
     return _names_of(lib.chm_policy_name)
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from chm.options import flush_policies
-from chm.options import policies as device_policies
+from chm.options import cache_policies, flush_policies
 from chm.policies import (
     SEAMS,
     Admission,
@@ -75,9 +74,9 @@ def select(text: str) -> Selection:
     """Parse one item of --policy. Raises PolicyError."""
     chosen: dict[str, str] = {}
     specs: dict[str, Spec] = {}
-    others = (*device_policies(), *flush_policies())
+    others = (*cache_policies(), *flush_policies())
     for part in filter(None, (p.strip() for p in text.split("+"))):
-        if part in device_policies():
+        if part in cache_policies():
             seam = DEVICE
         elif part in flush_policies():
             seam = FLUSH
@@ -102,7 +101,7 @@ def parse(text: str) -> str:
 
 def rows() -> Iterator[tuple[str, str, str]]:
     """(seam, name, one line) of every policy that can be named."""
-    for name in device_policies():
+    for name in cache_policies():
         yield DEVICE, name, _LINES.get(name, "")
     for name in flush_policies():
         yield FLUSH, name, _LINES.get(name, "")

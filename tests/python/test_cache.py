@@ -23,7 +23,7 @@ PAGE = chm.PAGE
 
 
 def test_names_are_listed_and_checked() -> None:
-    assert chm.policies() == ("window", *LINES)
+    assert chm.cache_policies() == ("window", *LINES)
     assert chm.flush_policies() == ("read-first", "fcfs", "idle-only")
     assert chm.Options() == chm.Options(policy="window", flush_policy="read-first")
     with pytest.raises(ValueError, match=r"none of window, lru.*did you mean 'lru'"):
