@@ -12,7 +12,7 @@ import pytest
 from chm.bench.paper import study
 from chm.bench.paper.catalog import FIGURES, pick
 from chm.bench.paper.claim import Verdict
-from chm.bench.paper.figure import Settings
+from chm.bench.paper.figure import Finding, Settings
 from chm.bench.paper.lab import STRUCTURE, SWITCHES, Lab, options_for
 from chm.bench.paper.study import Result, conduct, document
 
@@ -107,6 +107,20 @@ def test_a_process_that_dies_is_told() -> None:
     future: Future[study.Answer] = Future()
     future.set_exception(BrokenProcessPool("gone"))
     assert "its process ended" in study._answer(future, "all")[2]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ({"entries": 655_360, "bytes": 40}, Verdict.MET),
+        ({"entries": 655_360, "bytes": 41}, Verdict.MISSED),
+        ({}, Verdict.REPORTED),
+    ],
+)
+def test_one_miss_makes_a_figure_missed(values: dict[str, int], verdict: Verdict) -> None:
+    f = FIGURES["F15"]
+    lines = [study._judge(f, claim, values[claim.key]) for claim in f.claims if values]
+    assert Result(f, Finding(values), lines, []).verdict is verdict
 
 
 def test_further_ratios_of_f18() -> None:

@@ -18,7 +18,7 @@ Value: TypeAlias = "float | int | bool | None"
 
 
 class Verdict(enum.Enum):
-    """What is said about a value; in order of badness."""
+    """What is said about a value."""
 
     MET = "met"
     SHAPE = "shape only"

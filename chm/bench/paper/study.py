@@ -52,11 +52,12 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its claims."""
-        if self.error:
+        """Missed if one claim is; else the strongest that was concluded."""
+        found = {line.verdict for line in self.lines}
+        if self.error or Verdict.MISSED in found:
             return Verdict.MISSED
-        order = list(Verdict)
-        return max((line.verdict for line in self.lines), key=order.index, default=Verdict.REPORTED)
+        strength = (Verdict.MET, Verdict.SHAPE, Verdict.REPORTED)
+        return next((v for v in strength if v in found), Verdict.REPORTED)
 
     @property
     def failed(self) -> bool:
