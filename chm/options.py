@@ -266,7 +266,7 @@ class Options(OptionGroup):
     prefault: str = _choice(PREFAULT)
     poison: bool = _flag()
 
-    policy: str = _name(policies)
+    policy: str = _name(cache_policies)
     line_bytes: Size = _size()
     ways: int = _count()
     line_fills: int = _count()
