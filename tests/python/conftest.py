@@ -3,30 +3,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from kit import CAPACITY, KINDS, SMALL, Make
 
 import chm
 
-MIB = 1 << 20
-CAPACITY = 64 * MIB
-SMALL = {"dram_bytes": 32 * MIB, "write_buffer_bytes": 16 * MIB, "poison": True}
-KINDS = ["sim", "stepped", "thread"]
-
-Make = Callable[..., chm.Device]
 _looked_at: list[chm.Device] = []
-
-
-def pattern(nbytes: int, seed: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Bytes that no other seed gives."""
-    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
 
 
 @pytest.fixture
@@ -53,12 +39,6 @@ def make(tmp_path: Path) -> Iterator[Make]:
             _looked_at.append(dev)  # by the traceback of a test that failed
 
 
-def run_until(dev: chm.Device, at_ns: int) -> None:
-    """Let a simulated device live until then."""
-    while dev.now() < at_ns:
-        dev.step(at_ns)
-
-
 @pytest.fixture(params=KINDS)
 def dev(request: pytest.FixtureRequest, make: Make) -> chm.Device:
     """One device of each kind."""
@@ -68,23 +48,3 @@ def dev(request: pytest.FixtureRequest, make: Make) -> chm.Device:
 @pytest.fixture
 def sim(make: Make) -> chm.Device:
     return make("sim")
-
-
-def run_python(code: str, *first_on_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter that imports the same chm."""
-    path = [*map(str, first_on_path), str(Path(chm.__file__).parent.parent)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd="/"
-    )
-
-
-def fill(dev: chm.Device, addr: int, nbytes: int, seed: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Write a pattern at addr, make it durable, and return it."""
-    data = pattern(nbytes, seed)
-    for at in range(0, nbytes, MIB):
-        dev.write(addr + at, data[at : at + MIB])
-        if at % (8 * MIB) == 7 * MIB:
-            dev.flush()
-    dev.flush()
-    return data

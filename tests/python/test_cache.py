@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import KINDS, MIB, pattern
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import KINDS, MIB, pattern
 
 import chm
 

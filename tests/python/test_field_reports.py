@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MIB, Make, fill, pattern
+from kit import MIB, Make, fill, pattern
 
 import chm
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from conftest import MIB, fill, pattern, run_python
+from kit import MIB, fill, pattern, run_python
 
 import chm
 

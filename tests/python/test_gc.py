@@ -10,7 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import MIB, SMALL, fill, pattern, run_python
+from kit import MIB, SMALL, fill, pattern, run_python
 
 import chm
 

@@ -5,7 +5,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from conftest import run_python
+from kit import run_python
 
 import chm
 from chm import _ffi

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MIB, pattern
+from kit import MIB, pattern
 
 import chm
 

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from conftest import MIB, fill
+from kit import MIB, fill
 
 import chm
 from chm import (

@@ -11,7 +11,7 @@ import weakref
 
 import numpy as np
 import pytest
-from conftest import MIB, fill, run_until
+from kit import MIB, fill, run_until
 
 import chm
 

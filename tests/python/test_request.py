@@ -12,7 +12,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import MIB, fill, pattern, run_until
+from kit import MIB, fill, pattern, run_until
 
 import chm
 

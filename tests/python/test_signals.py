@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MIB, Make
+from kit import MIB, Make
 
 import chm
 from chm._door import Door

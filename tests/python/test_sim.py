@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import MIB
+from kit import MIB
 
 import chm
 

@@ -9,7 +9,7 @@ import random
 
 import numpy as np
 import pytest
-from conftest import MIB, pattern
+from kit import MIB, pattern
 
 import chm
 

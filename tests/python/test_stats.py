@@ -7,9 +7,9 @@ import dataclasses
 import json
 
 import pytest
-from conftest import MIB, fill
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import MIB, fill
 
 import chm
 from chm import stats as records

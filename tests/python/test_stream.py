@@ -9,7 +9,7 @@ import errno
 
 import numpy as np
 import pytest
-from conftest import MIB, fill
+from kit import MIB, fill
 
 import chm
 from chm.stream import next_many

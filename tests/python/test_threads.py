@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MIB, Make, fill, pattern, run_python
+from kit import MIB, Make, fill, pattern, run_python
 
 import chm
 from chm._ffi import lib

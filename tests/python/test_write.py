@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import MIB, pattern
+from kit import MIB, pattern
 
 import chm
 
