@@ -41,13 +41,25 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def interrupted(waiting: threading.Event, wait: Callable[[], object]) -> int:
+def reads_begun(dev: chm.Device) -> None:
+    """Return when the device thread has sent the I/O of what was issued: only that can stall."""
+    while not (seen := dev.stats()).issued + seen.demand_reads:
+        pass
+    while dev.stats().steps < seen.steps + 2:
+        pass
+
+
+def interrupted(
+    waiting: threading.Event, wait: Callable[[], object], threaded: chm.Device | None = None
+) -> int:
     """Send SIGINT while wait() waits; how far another thread counted meanwhile."""
     count = 0
 
     def other_thread() -> None:
         nonlocal count
         waiting.wait()
+        if threaded:
+            reads_begun(threaded)
         while count < 200_000:  # cannot get there while somebody keeps the interpreter lock
             count += 1
         os.kill(os.getpid(), signal.SIGINT)
@@ -88,7 +100,7 @@ WAITS: dict[str, Callable[[chm.Device], object]] = {
 @pytest.mark.parametrize("name", WAITS)
 def test_every_wait(make: Make, waiting: threading.Event, kind: str, name: str) -> None:
     dev = make(kind, fault=STALL)
-    interrupted(waiting, lambda: WAITS[name](dev))
+    interrupted(waiting, lambda: WAITS[name](dev), dev if kind == "thread" else None)
     with dev.prefetch(2 * MIB, MIB):
         pass
     with pytest.raises(chm.WaitTimeout):
