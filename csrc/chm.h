@@ -82,6 +82,7 @@ struct chm_sim_options {
     uint64_t barrier_ns;       /* default 1 ms */
     uint32_t no_contents;      /* 1: keep no bytes (TB-scale runs); reads leave memory as it is */
     uint32_t volatile_cache;   /* 1: writes need a barrier to survive chm_sim power cut */
+    void *keep; /* tests: bytes that outlive the device (media/sim_image.h), or NULL */
 };
 
 /* Slow a medium down (wrapper): one token bucket that reads and writes share. 0 = not paced. */
