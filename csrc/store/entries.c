@@ -126,20 +126,35 @@ static bool is_ancestor(const struct chm_store *s, uint32_t number, uint32_t of)
     return true; /* nobody knows: as bad */
 }
 
+/* Can it hang on another parent than it does? Not if its own is good, nor in a circle. */
+static bool may_adopt(const struct chm_store *s, uint32_t number, uint32_t parent)
+{
+    const struct chm_kv_entry *e = chm_kv_at(s, number);
+    bool good = e->parent != CHM_KV_NONE && chm_kv_visible(chm_kv_at(s, e->parent));
+
+    return !good && number != parent && (e->children == 0 || !is_ancestor(s, number, parent));
+}
+
 void chm_kv_adopt(struct chm_store *s, uint32_t number, uint32_t parent)
 {
     struct chm_kv_entry *e = chm_kv_at(s, number);
     const struct chm_kv_entry *p = chm_kv_at(s, parent);
 
-    if (e->parent == parent || !chm_kv_visible(p) || !s->evict->chains ||
-        (e->parent != CHM_KV_NONE && chm_kv_visible(chm_kv_at(s, e->parent))) ||
-        (e->children > 0 && is_ancestor(s, number, parent)) || number == parent) {
+    if (!chm_kv_visible(p) || !s->evict->chains) {
         return;
     }
-    set_parent(s, number, parent);
-    e->state &= KV_STATE_MASK;
-    if (chm_kv_state_of(e) == KV_LIVE) {
-        chm_kv_table_mark(s, 0, number / CHM_KV_INDEX_ENTRIES);
+    if (e->parent != parent) {
+        if (!may_adopt(s, number, parent)) {
+            return;
+        }
+        set_parent(s, number, parent);
+        if (chm_kv_state_of(e) == KV_LIVE) {
+            chm_kv_table_mark(s, 0, number / CHM_KV_INDEX_ENTRIES);
+        }
+    }
+    if ((e->state & KV_ORPHAN) && !(p->state & KV_ORPHAN)) {
+        e->state &= KV_STATE_MASK;
+        s->stats.orphans--;
     }
 }
 
