@@ -122,14 +122,19 @@ bool chm_kv_check_waits(const struct chm_store *s)
            s->check.state == KV_CHECK_SUPER;
 }
 
-/* The pages written last hold the newest durable state. */
+/* The pages written last hold the newest durable state. What is to be written twice is dirty until
+ * the second time. */
 static void turn_slots(struct chm_store *s)
 {
     for (uint32_t i = 0; i < CHM_COUNT(s->table); i++) {
         struct chm_kv_table *t = &s->table[i];
 
         for (uint32_t w = 0; w < t->pages / 64 + 1; w++) {
+            uint64_t second = t->twice ? t->writing[w] & t->again[w] : t->writing[w];
+
             t->slot[w] ^= t->writing[w];
+            t->dirty[w] |= t->writing[w] & ~second;
+            t->again[w] = (t->again[w] | t->writing[w]) & ~second;
             t->writing[w] = 0;
         }
     }

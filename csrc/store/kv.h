@@ -220,9 +220,9 @@ enum chm_kv_check_state { KV_CHECK_IDLE, KV_CHECK_PAGES, KV_CHECK_FLUSH, KV_CHEC
 /* Pages of one kind that are written in turn to two slots (pages.c). */
 struct chm_kv_table {
     uint32_t kind, pages;
-    uint64_t off;                     /* from base */
-    uint64_t *dirty, *writing, *slot; /* bitmaps */
-    uint64_t *seq;                    /* recovery: journal page that a page includes */
+    uint64_t off; /* from base */
+    bool twice;   /* what is new goes into both slots, one after the other */
+    uint64_t *dirty, *writing, *slot, *again; /* bitmaps */
 };
 
 struct chm_kv_check {
@@ -391,6 +391,17 @@ struct chm_store *chm_kv_new(struct chm_dev *dev);
 /* Address space that takes memory only as far as it is touched; freed with the store. */
 void *chm_kv_map(struct chm_store *s, uint64_t bytes);
 void chm_kv_unmap_all(struct chm_store *s);
+
+/* ---- image.c: entries and records as they are on the device, each with a sum of its own */
+/* The durable state of an entry, or, if `there` is false, that it is none. */
+void chm_kv_image(const struct chm_store *s, uint32_t number, bool there, uint64_t round,
+                  struct chm_kv_entry *out);
+bool chm_kv_image_is_good(const struct chm_store *s, uint32_t number,
+                          const struct chm_kv_entry *image);
+uint64_t chm_kv_delete_sum(const struct chm_store *s, uint32_t number);
+void chm_kv_name_seal(const struct chm_store *s, uint32_t number, struct chm_kv_name *name);
+bool chm_kv_name_is_good(const struct chm_store *s, uint32_t number,
+                         const struct chm_kv_name *name);
 
 /* ---- super.c */
 int chm_kv_super_read(struct chm_store *s, struct chm_error *err);

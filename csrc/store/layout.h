@@ -43,16 +43,17 @@ enum {
 /* In memory and on the device. What is only of use in memory is 0 on the device. */
 struct chm_kv_entry {
     struct chm_key key;
-    uint64_t sum;        /* of the payload, or of the header pages; mixed with key, ns and length */
-    uint64_t place;      /* 4 KiB page of the data space, and flags */
-    uint32_t len;        /* payload bytes, 1 .. 1 GiB */
-    uint32_t ns;         /* number of the namespace */
-    uint32_t parent;     /* entry number, or CHM_KV_NONE */
-    uint32_t children;   /* memory only */
-    uint32_t prev, next; /* memory only: neighbours in the recency list; free: next is the list */
-    uint32_t stamp;      /* counts batches of puts and touches: when it was used last */
-    uint16_t pins;       /* memory only: leases and jobs that use it */
-    uint16_t state;      /* memory: enum chm_kv_state; on the device 1, or 0: no object */
+    uint64_t sum;      /* of the payload, or of the header pages; mixed with key, ns and length */
+    uint64_t place;    /* 4 KiB page of the data space, and flags */
+    uint32_t len;      /* payload bytes, 1 .. 1 GiB */
+    uint32_t ns;       /* number of the namespace */
+    uint32_t parent;   /* entry number, or CHM_KV_NONE */
+    uint32_t children; /* memory; on the device the sum of this entry, low half, with this as 0 */
+    uint32_t prev;     /* memory: newer neighbour; on the device the low half of the round */
+    uint32_t next;     /* memory: older neighbour, or next free entry */
+    uint32_t stamp;    /* counts batches of puts and touches: when it was used last */
+    uint16_t pins;     /* memory only: leases and jobs that use it */
+    uint16_t state;    /* memory: enum chm_kv_state; on the device 1, or 0: no object */
 };
 
 _Static_assert(sizeof(struct chm_kv_entry) == 64, "an index entry is 64 bytes");
@@ -61,6 +62,8 @@ _Static_assert(offsetof(struct chm_kv_entry, place) == 24, "layout");
 _Static_assert(offsetof(struct chm_kv_entry, len) == 32, "layout");
 _Static_assert(offsetof(struct chm_kv_entry, ns) == 36, "layout");
 _Static_assert(offsetof(struct chm_kv_entry, parent) == 40, "layout");
+_Static_assert(offsetof(struct chm_kv_entry, children) == 44, "layout");
+_Static_assert(offsetof(struct chm_kv_entry, prev) == 48, "layout");
 _Static_assert(offsetof(struct chm_kv_entry, stamp) == 56, "layout");
 _Static_assert(offsetof(struct chm_kv_entry, state) == 62, "layout");
 
@@ -133,7 +136,7 @@ struct chm_kv_name {
     uint32_t len;
     uint32_t used; /* 1: a namespace */
     uint8_t name[256];
-    uint64_t zero;
+    uint64_t sum; /* of this record, with this as 0 */
 };
 
 _Static_assert(sizeof(struct chm_kv_name) == 288, "layout");
@@ -153,7 +156,7 @@ _Static_assert(sizeof(struct chm_kv_page) == CHM_KV_PAGE, "a page of metadata is
 
 enum chm_kv_record_kind {
     CHM_KV_PUT = 1,    /* body: the entry */
-    CHM_KV_DELETE = 2, /* no body */
+    CHM_KV_DELETE = 2, /* body: 8 bytes, the sum of the number */
     CHM_KV_NAME = 3,   /* body: struct chm_kv_name */
 };
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "store/kv.h"
+#include "util/runs.h"
 
 static uint64_t name_id(const void *name, uint32_t len)
 {
@@ -47,6 +48,7 @@ static void name_changed(struct chm_store *s, uint32_t number)
     s->spaces[number].logged = false;
     s->names_logged = (uint32_t)chm_min(s->names_logged, number);
     chm_kv_table_mark(s, 1, number / CHM_KV_NAMES_RECORDS);
+    chm_bits_clear(s->table[1].again, number / CHM_KV_NAMES_RECORDS, 1);
 }
 
 static int namespace(struct chm_store *s, const void *name, uint32_t len, uint64_t quota,

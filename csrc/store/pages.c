@@ -4,7 +4,8 @@
  *
  * A page is written to the slot that does not hold its newest durable state, at most once between
  * two flushes, and the slots change roles when the flush has landed. So a torn page never costs the
- * older one. An index page shows what is durable by the journal up to its seq, no more and no less:
+ * older one. Namespace pages, on which much hangs, are written again with the next checkpoint, so
+ * that both slots come to hold the same. An index page shows what is durable by the journal up to its seq, no more and no less:
  * an entry whose put record is not known to be durable is not in it, one whose delete record is not
  * is still there.
  */
@@ -24,8 +25,9 @@ static int table_open(struct chm_store *s, struct chm_kv_table *t, uint32_t kind
     t->dirty = chm_kv_map(s, words * sizeof(uint64_t));
     t->writing = chm_kv_map(s, words * sizeof(uint64_t));
     t->slot = chm_kv_map(s, words * sizeof(uint64_t));
-    t->seq = chm_kv_map(s, pages * sizeof(uint64_t));
-    return t->dirty && t->writing && t->slot && t->seq ? 0 : -ENOMEM;
+    t->again = chm_kv_map(s, words * sizeof(uint64_t));
+    t->twice = kind == CHM_KV_NAMES;
+    return t->dirty && t->writing && t->slot && t->again ? 0 : -ENOMEM;
 }
 
 int chm_kv_tables_open(struct chm_store *s)
@@ -57,16 +59,10 @@ static void build_index(const struct chm_store *s, uint32_t number, struct chm_k
 {
     uint32_t first = number * CHM_KV_INDEX_ENTRIES;
 
-    for (uint32_t i = 0; i < CHM_KV_INDEX_ENTRIES && first + i < s->touched; i++) {
-        const struct chm_kv_entry *e = chm_kv_at(s, first + i);
-        struct chm_kv_entry *image = &p->entry[i];
+    for (uint32_t i = 0; i < CHM_KV_INDEX_ENTRIES && first + i < s->max; i++) {
+        bool there = first + i < s->touched && is_durable(chm_kv_at(s, first + i));
 
-        if (is_durable(e)) {
-            *image = *e;
-            image->children = image->prev = image->next = 0;
-            image->pins = 0;
-            image->state = 1;
-        }
+        chm_kv_image(s, first + i, there, s->check.round, &p->entry[i]);
     }
 }
 
@@ -76,6 +72,7 @@ static void build_names(const struct chm_store *s, uint32_t number, struct chm_k
 
     for (uint32_t i = 0; i < CHM_KV_NAMES_RECORDS && first + i < s->space_count; i++) {
         p->name[i] = s->spaces[first + i].name;
+        chm_kv_name_seal(s, first + i, &p->name[i]);
     }
 }
 

@@ -110,14 +110,6 @@ static void land(struct chm_store *s, int rc)
 
 /* ---- records */
 
-static void entry_image(const struct chm_kv_entry *e, struct chm_kv_entry *image)
-{
-    *image = *e;
-    image->children = image->prev = image->next = 0;
-    image->pins = 0;
-    image->state = 1;
-}
-
 /* False: the page is full. */
 static bool record_put(struct chm_store *s, uint32_t number)
 {
@@ -128,7 +120,7 @@ static bool record_put(struct chm_store *s, uint32_t number)
         chm_kv_entry_retire(s, number);
         return true;
     }
-    entry_image(e, &image);
+    chm_kv_image(s, number, true, 0, &image);
     if (!chm_kv_journal_add(s, CHM_KV_PUT, number, &image, sizeof(image))) {
         return false;
     }
@@ -140,7 +132,9 @@ static bool record_put(struct chm_store *s, uint32_t number)
 
 static bool record_delete(struct chm_store *s, uint32_t number)
 {
-    if (!chm_kv_journal_add(s, CHM_KV_DELETE, number, NULL, 0)) {
+    uint64_t sum = chm_kv_delete_sum(s, number);
+
+    if (!chm_kv_journal_add(s, CHM_KV_DELETE, number, &sum, sizeof(sum))) {
         return false;
     }
     chm_kv_list_pop(s, &s->sync.dying);
@@ -153,6 +147,7 @@ static bool record_name(struct chm_store *s, uint32_t number)
 {
     struct chm_kv_space *space = &s->spaces[number];
 
+    chm_kv_name_seal(s, number, &space->name);
     if (!chm_kv_journal_add(s, CHM_KV_NAME, number, &space->name, sizeof(space->name))) {
         return false;
     }
