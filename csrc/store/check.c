@@ -2,8 +2,8 @@
 /*
  * check.c - checkpoints: write the dirty pages, then let the journal's tail move up.
  *
- *   IDLE -> PAGES (write each dirty page once) -> FLUSH (wait for one that began after the last) ->
- *   SUPER (write the superblock with the new tail, wait for a flush) -> IDLE
+ *   IDLE -> PAGES (write each dirty page once) -> FLUSH (wait for one that began after the last;
+ *   namespace pages: then back to PAGES, for their other slot) -> SUPER (write the superblock with the new tail, wait for a flush) -> IDLE
  *
  * What the journal held as durable when it began is in the pages when it ends, so recovery needs
  * only what comes after. A flush that fails on the way makes the pages dirty again and starts it
@@ -25,6 +25,7 @@ static void check_begin(struct chm_store *s)
     c->state = KV_CHECK_PAGES;
     c->wanted = false;
     c->table = c->cursor = 0;
+    c->pages_good = false;
     c->round = ++s->super.round;
     c->covers = s->journal.durable;
     for (uint32_t i = 0; i < CHM_COUNT(s->table); i++) {
@@ -140,6 +141,20 @@ static void turn_slots(struct chm_store *s)
     }
 }
 
+/* On to the superblock, or first to the other slots of pages that are written twice. */
+static void second_slots(struct chm_store *s)
+{
+    struct chm_kv_check *c = &s->check;
+    const struct chm_kv_table *t = &s->table[1];
+
+    c->pages_good = chm_bits_next_set(t->again, 0, t->pages) == t->pages;
+    if (!c->pages_good) {
+        c->state = KV_CHECK_PAGES;
+        c->table = 1;
+        c->cursor = 0;
+    }
+}
+
 static void start_over(struct chm_store *s)
 {
     for (uint32_t i = 0; i < CHM_COUNT(s->table); i++) {
@@ -169,9 +184,9 @@ void chm_kv_check_flushed(struct chm_store *s, uint64_t flush, bool good)
     if (c->state == KV_CHECK_PAGES && !good) {
         start_over(s); /* some of the pages may be among what was lost */
     } else if (c->state == KV_CHECK_FLUSH && !c->pages_good && flush >= c->ticket) {
-        c->pages_good = good;
         if (good) {
             turn_slots(s);
+            second_slots(s);
         } else {
             start_over(s);
         }
