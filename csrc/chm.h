@@ -702,9 +702,10 @@ int chm_store_stop(chm_store *s, uint64_t timeout_ns);
 
 /*
  * Stop, make everything durable, write the index, mark the store clean, free it. -EBUSY, and the
- * store is still there: jobs are not drained, leases are held, or reads have not ended in time.
- * Otherwise it is gone, and 0 is returned or why it could not be closed clean (the next open
- * recovers). NULL is allowed.
+ * store is still there (stopped): jobs are not drained, or leases are held. Otherwise it is gone,
+ * and 0 is returned or why it could not be closed clean (the next open recovers). -ETIMEDOUT with
+ * jobs left means that reads into buffers of callers hang: these jobs are never told, and their
+ * buffers must not be reused before the device is closed. NULL is allowed.
  */
 int chm_store_close(chm_store *s, uint64_t timeout_ns);
 

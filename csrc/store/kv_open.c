@@ -312,23 +312,19 @@ static int settle(struct chm_store *s, uint64_t deadline_ns)
     return rc < 0 ? rc : s->degraded ? -EIO : 0;
 }
 
-int chm_store_close(chm_store *s, uint64_t timeout_ns)
+/* Reads into buffers of callers hang. Their jobs will never be told, and what they write to is kept;
+ * the device that hangs keeps it too. */
+static int give_up(struct chm_store *s)
 {
-    int rc = s ? chm_door_check(s->dev) : 0;
-    uint64_t deadline_ns;
+    chm_kv_worker_stop(s);
+    chm_door_unclaim(s->dev, s->base);
+    return -ETIMEDOUT;
+}
 
-    if (!s || rc < 0) {
-        return rc;
-    }
-    deadline_ns = chm_door_deadline(s->dev, timeout_ns);
-    rc = chm_store_stop(s, timeout_ns);
-    pthread_mutex_lock(&s->lock);
-    rc = rc < 0 || s->stats.jobs > 0 || s->stats.leases > 0 ? -EBUSY : 0;
-    pthread_mutex_unlock(&s->lock);
-    if (rc < 0) {
-        return rc;
-    }
-    rc = s->crashed ? 0 : settle(s, deadline_ns);
+static int finish(struct chm_store *s, uint64_t deadline_ns)
+{
+    int rc = s->crashed ? 0 : settle(s, deadline_ns);
+
     chm_kv_worker_stop(s);
     if (s->sync.flush) {
         chm_door_end(s->dev, s->sync.flush, CHM_OP_RELEASE);
@@ -336,6 +332,26 @@ int chm_store_close(chm_store *s, uint64_t timeout_ns)
     chm_door_unclaim(s->dev, s->base);
     dispose(s);
     return rc;
+}
+
+int chm_store_close(chm_store *s, uint64_t timeout_ns)
+{
+    int rc = s ? chm_door_check(s->dev) : 0;
+    uint64_t deadline_ns;
+    bool busy;
+
+    if (!s || rc < 0) {
+        return rc;
+    }
+    deadline_ns = chm_door_deadline(s->dev, timeout_ns);
+    rc = chm_store_stop(s, timeout_ns);
+    pthread_mutex_lock(&s->lock);
+    busy = s->stats.jobs_ended > 0 || s->stats.leases > 0;
+    pthread_mutex_unlock(&s->lock);
+    if (busy) {
+        return -EBUSY;
+    }
+    return rc < 0 ? give_up(s) : finish(s, deadline_ns);
 }
 
 /* ---- sync */

@@ -83,7 +83,9 @@ static void land_good(struct chm_store *s)
     struct chm_kv_sync *y = &s->sync;
     uint32_t number;
 
-    y->failures = 0;
+    if (y->flushing.count + y->logging.count > 0) {
+        y->failures = 0; /* a flush of nothing proves nothing */
+    }
     chm_kv_list_join(s, &y->ready, &y->flushing);
     while ((number = chm_kv_list_pop(s, &y->logging)) != CHM_KV_NONE) {
         land_record(s, number);
