@@ -77,6 +77,9 @@ static inline void kv_options(struct kv *k)
     chm_store_format_options_init(&k->f);
     k->f.max_objects = 1024;
     chm_store_options_init(&k->o);
+    k->o.jobs_max = 16; /* small, so that opening it many times is quick */
+    k->o.keys_max = 512;
+    k->o.leases_max = 64;
 }
 
 static inline void kv_device(struct kv *k)
