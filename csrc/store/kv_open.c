@@ -78,8 +78,9 @@ static void init_lists(struct chm_store *s)
 {
     struct chm_link *links[] = {&s->free_jobs, &s->puts,       &s->reads, &s->syncs,
                                 &s->ended,     &s->free_tasks, &s->active};
-    struct chm_kv_list *lists[] = {&s->sync.fresh, &s->sync.flushing, &s->sync.ready,
-                                   &s->sync.dying, &s->sync.logged,   &s->sync.logging};
+    struct chm_kv_list *lists[] = {&s->sync.fresh,    &s->sync.flushing, &s->sync.ready,
+                                   &s->sync.dying,    &s->sync.logged,   &s->sync.logging,
+                                   &s->sync.recording};
 
     for (size_t i = 0; i < CHM_COUNT(links); i++) {
         chm_list_init(links[i]);
