@@ -9,8 +9,8 @@
  * at the speed of memory: what is measured is what the store makes of it.
  *
  * The others are on a file: half of the device is a store, the other half is used bare. Objects of
- * 16 MiB, a segment of one way beside a segment of the other, with checksums on; durable writes, and
- * direct reads into memory of the caller, as many in flight on both sides.
+ * 16 MiB, a segment of one way beside a segment of the other, with checksums on; durable writes,
+ * and direct reads into memory of the caller, as many in flight on both sides.
  */
 #include <errno.h>
 #include <stdlib.h>

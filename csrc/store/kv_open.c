@@ -313,8 +313,8 @@ static int settle(struct chm_store *s, uint64_t deadline_ns)
     return rc < 0 ? rc : s->degraded ? -EIO : 0;
 }
 
-/* Reads into buffers of callers hang. Their jobs will never be told, and what they write to is kept;
- * the device that hangs keeps it too. */
+/* Reads into buffers of callers hang. Their jobs will never be told, and what they write to is
+ * kept; the device that hangs keeps it too. */
 static int give_up(struct chm_store *s)
 {
     chm_kv_worker_stop(s);

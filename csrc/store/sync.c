@@ -4,8 +4,8 @@
  *
  *   fresh    --flush begins-->  flushing  --flush landed-->  ready  --record made-->  recording
  *   dying    --record made---------------------------------------------------------> recording
- *   recording --page written--> logged  --flush begins--> logging --flush landed--> durable (LIVE, or
- *   RETIRED)
+ *   recording --page written-->  logged  --flush begins-->  logging  --flush landed-->  durable
+ *   (LIVE, or RETIRED)
  *
  * One flush of the device is in flight at a time and serves both rows: the bytes of objects that
  * were admitted before it began, and the journal pages that were written before. So a put record
