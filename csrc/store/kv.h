@@ -29,7 +29,6 @@
 #ifndef CHM_STORE_KV_H
 #define CHM_STORE_KV_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>

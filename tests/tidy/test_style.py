@@ -45,11 +45,11 @@ SYSTEM_MODULES = {
     "store/device": "memory that is used only when touched",
     "store/extents": "memory that is used only when touched",
     "store/jobs": "event descriptors",
-    "store/kv": "its lock and its worker thread",
     "store/kv_format": "the random id of a new store",
     "store/kv_open": "event descriptors",
     "store/space": "its lock, and memory that is used only when touched",
-    "store/sum_impl": "the header of xxhash",
+    "store/sum": "the header of xxhash",
+    "store/sum_wide": "the header of xxhash",
     "store/worker": "the worker thread",
     "util/util": "the message of a broken invariant",
 }
