@@ -426,18 +426,31 @@ static void io_rows(const struct bench_args *a)
     free(r.memory);
 }
 
+static bool any_wanted(const struct bench_args *a, const char *const *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (bench_wanted(a, rows[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int main(int argc, char **argv)
 {
+    static const char *const index[] = {"store.memory", "store.lookup.hits", "store.lookup.misses",
+                                        "store.reopen.clean", "store.reopen.crash"};
+    static const char *const io[] = {"store.put.16m", "store.get.16m"};
     struct bench_args a;
 
     bench_args(&a, argc, argv, 8);
     if (bench_wanted(&a, "store.sum")) {
         sum_row(&a);
     }
-    if (bench_wanted(&a, "store.index")) {
+    if (any_wanted(&a, index, sizeof(index) / sizeof(index[0]))) {
         index_rows(&a);
     }
-    if (bench_wanted(&a, "store.io")) {
+    if (any_wanted(&a, io, sizeof(io) / sizeof(io[0]))) {
         io_rows(&a);
     }
     return 0;
