@@ -339,8 +339,11 @@ static void info_medium(const struct chm_dev *dev, const struct chm_medium_caps 
     out->virtual_time = caps->virtual_time;
     out->contents = caps->contents;
     snprintf(out->media, sizeof(out->media), "%s", caps->name);
-    snprintf(out->note, sizeof(out->note), "%s%s%s", caps->note,
-             caps->note[0] && dev->memory.note[0] ? "; " : "", dev->memory.note);
+    /* Two notes that do not fit are cut, and that is fine. */
+    int whole = snprintf(out->note, sizeof(out->note), "%s%s%s", caps->note,
+                         caps->note[0] && dev->memory.note[0] ? "; " : "", dev->memory.note);
+
+    CHM_ASSERT(whole >= 0);
 }
 
 int chm_info(chm_dev *dev, struct chm_info *out)
