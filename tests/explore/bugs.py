@@ -84,8 +84,8 @@ BUGS = [
     Bug(
         "a trim in the buffer is not seen by reads",
         "fw/fetch.c",
-        "        if (e->state == state) {\n            fetch_put",
-        "        if (e->state == state && !e->trim) {\n            fetch_put",
+        "        if (e->state == state) {\n            chm_fetch_put",
+        "        if (e->state == state && !e->trim) {\n            chm_fetch_put",
     ),
     Bug(
         "lost bytes read as what the drive has",

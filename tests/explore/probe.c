@@ -225,10 +225,12 @@ void probe_attach(struct run *r)
     if (faults) {
         wrap->inner = &r->below.m;
         wrap->m.caps.events = r->sim->caps.events; /* those of the fresh one are gone with it */
+        wrap->m.caps.dram = r->sim->caps.dram;
     }
     probe_over(&r->above, faults ? top : &r->below.m, &above_ops, r);
     r->dev->medium = &r->above.m;
     r->dev->fw->medium = &r->above.m;
+    r->dev->link.dram = r->sim->caps.dram;
     chm_fw_tick(r->dev->fw);
     r->cut = false;
 }
