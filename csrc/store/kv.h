@@ -231,9 +231,10 @@ struct chm_kv_check {
     bool pages_good; /* the flush that was waited for has landed */
     bool closing;    /* the superblock says clean */
     uint32_t table, cursor;
-    uint64_t round;
-    uint64_t covers; /* journal pages up to here are in the pages */
-    uint64_t ticket; /* number of the flush to wait for */
+    uint64_t round;      /* of this one */
+    uint64_t last_round; /* highest ever begun; the superblock has the last that ended */
+    uint64_t covers;     /* journal pages up to here are in the pages */
+    uint64_t ticket;     /* number of the flush to wait for */
 };
 
 struct chm_store {
