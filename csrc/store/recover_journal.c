@@ -4,8 +4,8 @@
  *
  * A page belongs to the chain if its number is the next one and it carries the sum of the page
  * before. If its own sum is wrong, but all of that is right, it is damaged or torn: each record has
- * a sum of its own, tied to this page, and those that are right were true when they were written, so
- * they are used. If
+ * a sum of its own, tied to this page, and those that are right were true when they were written,
+ * so they are used. If
  * only what chains it is damaged, putting that right makes its sum right.
  */
 #include "store/recover.h"
