@@ -13,6 +13,7 @@ CHM_TEST_TIMEOUT  seconds for one C program; default 120, with sanitizers 480.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ SANITIZER = os.environ.get("CHM_SAN", "")
 SCRATCH = Path(os.environ.get("CHM_TEST_DIR") or TOP / "build" / "test").resolve()
 BUILT = TOP / "build" / "c" / (SANITIZER or "plain")
 SKIPPED = 77
+THREADED = re.compile(r'pthread_create|chm_thread_create|\bthread = |"(threads|auto|uring)"')
 LIMIT_S = float(os.environ.get("CHM_TEST_TIMEOUT", "480" if SANITIZER else "120"))
 
 # No wall-clock threshold in tests, and a failure prints what replays it.
@@ -85,6 +87,8 @@ class CProgram(pytest.Item):
     def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.add_marker("c")
+        if THREADED.search(self.path.read_text(encoding="utf-8")):
+            self.add_marker("threads")
 
     @property
     def program(self) -> Path:

@@ -95,7 +95,7 @@ def test_line_caches_hold(engine: Engine, plan: str, policy: str) -> None:
     expect_nothing(engine, case, seeds // 2 if SANITIZER else seeds)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("plan", PLANS)
 def test_promises_hold_long(engine: Engine, plan: str) -> None:
     expect_nothing(engine, Case(100000, plan, length(plan)), 200 if length(plan) < OPS else 2000)
@@ -144,7 +144,7 @@ def test_planted_bug_is_found(planted: Planted, engine: Engine, start: str) -> N
 
 
 @plain_only
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_planted_bugs_are_found(planted: Planted) -> None:
     """Each of them; -s shows how many seeds it took."""
     for bug in BUGS:
