@@ -516,4 +516,17 @@ def _write_ceiling(p: Preset) -> str:
     return ""
 
 
-_WARNINGS: tuple[Callable[[Preset], str], ...] = (_read_ceiling, _write_ceiling)
+def _without_effect(p: Preset) -> str:
+    """Values that the rest of the preset leaves without a meaning."""
+    idle: list[str] = []
+    if p.get("dies"):
+        idle += [f"{n} (only without dies)" for n in _RATES_ONLY if n in p.numbers]
+    if p.get("policy", "window") == "window":
+        idle += [f"{n} (only with a cache of lines)" for n in _LINES_ONLY if n in p.numbers]
+    return f"without effect: {', '.join(idle)}" if idle else ""
+
+
+_RATES_ONLY = ("read_latency_ns", "write_latency_ns")
+_LINES_ONLY = ("line_bytes", "ways", "line_fills", "effective_percent", "fill_on_write")
+
+_WARNINGS: tuple[Callable[[Preset], str], ...] = (_read_ceiling, _write_ceiling, _without_effect)

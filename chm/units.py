@@ -42,11 +42,14 @@ def _size_factors() -> dict[str, int]:
 _SIZES = _size_factors()
 
 
-def _parse(value: int | float | str, factors: Mapping[str, int], what: str, example: str) -> int:
+def _parse(
+    value: int | float | str, factors: Mapping[str, int], what: str, example: str, suffix: str = ""
+) -> int:
+    """``suffix`` is a pattern that may follow text and says nothing, such as the /s of a rate."""
     if isinstance(value, bool):
         raise ValueError(f"{what}: expected a number or text such as {example}, got {value!r}")
     if isinstance(value, str):
-        match = _NUMBER.fullmatch(value)
+        match = _NUMBER.fullmatch(re.sub(suffix + r"\s*$", "", value))
         factor = factors.get(match.group(2).lower()) if match else None
         if match is None or factor is None:
             raise ValueError(f"{what}: cannot read {value!r}; write it like {example}")
@@ -65,9 +68,7 @@ def parse_size(value: int | float | str) -> int:
 
 def parse_rate(value: int | float | str) -> int:
     """Bytes per second from a number or text such as ``"2GB/s"``."""
-    if isinstance(value, str):
-        value = re.sub(r"\s*(/s|ps)\s*$", "", value)
-    return _parse(value, _SIZES, "rate", "'2GB/s'")
+    return _parse(value, _SIZES, "rate", "'2GB/s'", r"\s*(/s|ps)")
 
 
 def parse_duration(value: int | float | str) -> int:

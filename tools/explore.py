@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from explore_engine import Case, Engine, EngineError, Finding, Plan, Shrinker, build
+from explore_engine import OPS_MAX, Case, Engine, EngineError, Finding, Plan, Shrinker, build
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -26,7 +26,9 @@ from rich.table import Table
 TOP = Path(__file__).resolve().parent.parent
 CHUNK = 200  # seeds of one call of the engine; fewer where each is run once per write
 CHUNK_CUTS = 25
+OPS = 120
 OPS_CUTS = 40  # a stream that is cut at every write is run that often, so it is shorter
+OPS_DEFAULT = f"[default: {OPS}; {OPS_CUTS} where each is cut at every write]"
 
 
 @dataclass
@@ -174,6 +176,11 @@ def chosen_plans(engine: Engine, names: str) -> list[Plan]:
     return [known[name] for name in wanted]
 
 
+def length(given: int | None, plan: Plan) -> int:
+    """Operations of a stream: a replay without --ops is of the stream that a sweep runs."""
+    return min(max(given or (OPS_CUTS if plan.cuts else OPS), 1), OPS_MAX)
+
+
 def replay(engine: Engine, console: Console, case: Case, as_json: bool) -> int:
     """Run one case and show what it does."""
     outcome = engine.run(case, verbose=True)
@@ -212,12 +219,12 @@ def sweep_all(sweep: Sweep, jobs: int, shrink: bool, as_json: bool, console: Con
     return 1 if rows else 0
 
 
-@click.command(help=__doc__)
+@click.command(help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--seeds", default=200, show_default=True, help="Seeds for each plan and policy.")
 @click.option("--from", "first", default=1, show_default=True, help="The first seed.")
 @click.option("--time", "seconds", default=0.0, help="Go on for so many seconds instead.")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Engines at once.")
-@click.option("--ops", default=120, show_default=True, help="Operations of a stream, at most 250.")
+@click.option("--ops", type=int, help=f"Operations of a stream, at most {OPS_MAX}.  {OPS_DEFAULT}")
 @click.option("--plan", default="all", show_default=True, help="Fault plans, comma separated.")
 @click.option("--policy", default="window", show_default=True, help="Cache policies.")
 @click.option("--media", default="sim", show_default=True, help="Compare media: sync,uring,sim.")
@@ -250,13 +257,13 @@ def run(engine: Engine, console: Console, o: dict[str, Any]) -> int:
     if o["media"] != "sim" or (o["replayed"] is not None and names == "all"):
         names = "none" if names == "all" else names
     plans = chosen_plans(engine, names)
-    ops = min(max(o["ops"], 1), 250)
     if o["replayed"] is not None:
+        ops = length(o["ops"], plans[0])
         case = Case(o["replayed"], plans[0].name, ops, o["policy"], o["media"], o["cut"])
         case = replace(case, only=numbers(o["only"]), faults=numbers(o["faults"]))
         return replay(engine, console, case, o["as_json"])
     cases = [
-        (plan, Case(0, plan.name, min(ops, OPS_CUTS) if plan.cuts else ops, policy, o["media"]))
+        (plan, Case(0, plan.name, length(o["ops"], plan), policy, o["media"]))
         for policy in o["policy"].split(",")
         for plan in plans
     ]
@@ -265,4 +272,4 @@ def run(engine: Engine, console: Console, o: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="tools/explore")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,10 +177,13 @@ def _finding(row: dict[str, Any], case: Case, stderr: str) -> Finding:
 def build(top: Path, sanitizer: str = "") -> Path:
     """Build the engine of a source tree with make; its path. sanitizer: "", address or thread."""
     command = ["make", "--silent", "-j2", "-C", str(top / "csrc"), f"SAN={sanitizer}", "explore"]
+    engine = top / "build" / "c" / (sanitizer or "plain") / "tests" / "explore" / "engine"
+    if not engine.exists():
+        print("explore: building the engine, once", file=sys.stderr)
     run = subprocess.run(command, capture_output=True, text=True, env=_environment())
     if run.returncode != 0:
         raise EngineError(f"the engine does not build:\n{run.stdout}{run.stderr}")
-    return top / "build" / "c" / (sanitizer or "plain") / "tests" / "explore" / "engine"
+    return engine
 
 
 # ------------------------------------------------------------------------------------ shrinking

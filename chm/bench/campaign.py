@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 import chm
+from chm import units
 from chm.bench import sweep
 from chm.bench.charts import Chart, draw_png, draw_terminal
 from chm.bench.measure import Samples, write_samples
@@ -72,8 +73,11 @@ def conduct(runs: Sequence[Run], output: Output) -> list[dict[str, Any]]:
             _show(result, done, output)
     for versus in comparisons(done.results):
         show_versus(output.tables, versus, draw_terminal(versus.chart()) if output.plot else "")
-    if not compare(done.results)["equal_dram"]:
-        errors.print("note: these runs used different amounts of DRAM", style="yellow")
+    dram = compare(done.results)
+    if not dram["equal_dram"]:
+        used = sorted(dram["dram_total_bytes"].values())
+        spread = f"{units.format_size(used[0])} to {units.format_size(used[-1])}"
+        errors.print(f"note: these runs used different amounts of DRAM: {spread}", style="yellow")
     show_failures(errors, done.failures)
     _write(runs, done, output)
     return done.failures

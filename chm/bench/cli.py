@@ -235,12 +235,23 @@ def policy() -> None:
 
 
 @policy.command("list")
-def list_policies() -> None:
+@click.option(
+    "--json",
+    "json_",
+    metavar="FILE",
+    type=click.Path(),
+    help="write it as JSON; - is standard output",
+)
+def list_policies(json_: str | None) -> None:
     """List seam, name and meaning of every policy."""
+    rows = list(selection.rows())
     table = Table("decides", "name", "what it does")
-    for row in selection.rows():
+    for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(stderr=json_ == "-").print(table)
+    if json_:
+        listed = [dict(zip(("decides", "name", "summary"), row, strict=True)) for row in rows]
+        emit(dumps({**document(sys.argv[1:], [], []), "policies": listed}), json_)
 
 
 # ---------------------------------------------------------------------- facts

@@ -125,8 +125,9 @@ def show_result(console: Console, result: Mapping[str, Any], chart: str) -> None
     device = result["device"]
     console.rule(Text(result["name"]))
     clock = "virtual time" if device["clock"] == "virtual" else "real time"
+    named = f"preset {device['preset']['name']}, " if device["preset"] else ""
     console.print(
-        f"media {device['media']} ({clock}), window {units.format_size(device['window_bytes'])} + "
+        f"{named}media {device['media']} ({clock}), {_staging(device)} + "
         f"write buffer {units.format_size(device['write_buffer_bytes'])}, seed {result['seed']}",
         highlight=False,
     )
@@ -139,6 +140,13 @@ def show_result(console: Console, result: Mapping[str, Any], chart: str) -> None
     console.print(f"DRAM: {dram}; in all {SIZE(result['dram_total_bytes'])}", highlight=False)
     for note in result["notes"]:
         console.print(f"note: {note}", style="yellow", highlight=False)
+
+
+def _staging(device: Mapping[str, Any]) -> str:
+    """What the DRAM that is no write buffer is used as."""
+    if device["cache_bytes"]:
+        return f"{device['policy']} cache {units.format_size(device['cache_bytes'])}"
+    return f"window {units.format_size(device['window_bytes'])}"
 
 
 def _rows(console: Console, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -36,6 +36,7 @@ _LINES = {
     "fcfs": "First come, first served: no read priority",
     "idle-only": "Writes go to the drive only while no read waits",
 }
+_NO_LINE = "(a line about it goes into _LINES of chm/bench/selection.py)"
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,9 @@ def parse(text: str) -> str:
 def rows() -> Iterator[tuple[str, str, str]]:
     """(seam, name, one line) of every policy that can be named."""
     for name in cache_policies():
-        yield DEVICE, name, _LINES.get(name, "")
+        yield DEVICE, name, _LINES.get(name, _NO_LINE)
     for name in flush_policies():
-        yield FLUSH, name, _LINES.get(name, "")
+        yield FLUSH, name, _LINES.get(name, _NO_LINE)
     for cls in available():
         yield cls.seam, cls.name, line_of(cls)
 

@@ -171,12 +171,16 @@ class Target:
         The contents of a simulated medium are in memory too, but stand for the drive: not listed.
         """
         info = self.info
+        staging = info.cache_bytes or info.window_bytes
+        reserve = info.dram_bytes - info.write_buffer_bytes - staging
         used: list[dict[str, Any]] = [
-            {"what": "window", "bytes": info.window_bytes},
+            {"what": "cache lines" if info.cache_bytes else "window", "bytes": staging},
             {"what": "write buffer", "bytes": info.write_buffer_bytes},
             {"what": "device metadata", "bytes": info.metadata_bytes},
             {"what": "payload generator", "bytes": self.payload.nbytes},
         ]
+        if reserve:
+            used.insert(1, {"what": "demand reserve", "bytes": reserve})
         used += [{"what": f"benchmark: {n}", "bytes": b} for n, b in self.buffers.items()]
         files = [p for p in self.paths if p.is_file()]
         if files and not info.direct:
@@ -197,7 +201,9 @@ class Target:
             "locked": bool(info.locked),
             "capacity_bytes": info.capacity_bytes,
             "dram_bytes": info.dram_bytes,
+            "policy": info.policy,
             "window_bytes": info.window_bytes,
+            "cache_bytes": info.cache_bytes,
             "write_buffer_bytes": info.write_buffer_bytes,
             "metadata_bytes": info.metadata_bytes,
             "prefault_ns": info.prefault_ns,

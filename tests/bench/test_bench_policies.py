@@ -60,6 +60,10 @@ def test_one_comparison_of_device_caches(compared: Compared) -> None:
     assert results["lru"]["device"]["media"] == results["window"]["device"]["media"]
     assert results["lru"]["metrics"]["line_hits"] > 0
     assert results["window"]["metrics"]["line_hit_rate"] is None
+    for result in results.values():
+        used = {d["what"]: d["bytes"] for d in result["dram"]}
+        own = [used.get(n, 0) for n in ("window", "cache lines", "demand reserve", "write buffer")]
+        assert sum(own) == result["device"]["dram_bytes"]
     for name, figures in versus["policies"].items():
         assert figures["medium_read_bytes"] == results[name]["metrics"]["medium_read_bytes"]
         rates = [row["read_bytes_per_s"] for row in results[name]["rows"]]
@@ -238,6 +242,25 @@ def test_the_list_has_every_seam(invoke: Invoke) -> None:
     out = invoke("policy", "list").stdout
     for word in ("device cache", "flush", "prefetch", "eviction", "admission", "placement"):
         assert word in out
+
+
+def test_the_list_as_json(invoke: Invoke) -> None:
+    rows = json.loads(invoke("policy", "list", "--json", "-").stdout)["policies"]
+    assert ("admission", "admit-all") in {(row["decides"], row["name"]) for row in rows}
+    assert all(row["summary"] for row in rows)
+
+
+def test_a_policy_without_a_line_says_where_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from chm.bench import selection
+
+    monkeypatch.delitem(selection._LINES, "clock")
+    assert dict(row[1:] for row in selection.rows())["clock"] == selection._NO_LINE
+
+
+def test_the_report_names_cache_and_preset(invoke: Invoke) -> None:
+    small = [a for a in SMALL if a not in ("--media", "sim")]
+    lines = invoke(*small, "--preset", "samsung-cmmh", "--sim-contents", "on").stdout
+    assert "preset samsung-cmmh, media sim (virtual time), lru cache" in " ".join(lines.split())
 
 
 def test_completion_goes_on_after_a_comma_and_a_plus(monkeypatch: pytest.MonkeyPatch) -> None:

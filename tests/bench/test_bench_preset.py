@@ -103,6 +103,15 @@ def test_check_warns_and_refuses(invoke: Invoke, tiny: str) -> None:
     assert shown.stdout == ""
 
 
+def test_check_names_values_without_effect(invoke: Invoke) -> None:
+    told = invoke("preset", "check", "gen5-tlc", "--set", "read_latency_ns=9us").stderr
+    assert "without effect: read_latency_ns (only without dies)" in told
+    told = invoke("preset", "check", "samsung-cmmh", "--set", "policy=window").stderr
+    assert "ways (only with a cache of lines)" in told
+    for name in presets.available():
+        assert "without effect" not in invoke("preset", "check", name).stderr
+
+
 def test_new(invoke: Invoke, tiny: str, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     invoke("preset", "new", str(mine), "--from", tiny, "--set", "flush_depth=5")

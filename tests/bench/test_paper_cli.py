@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click.testing
 import pytest
 
+from chm.bench.cli import cli
 from chm.bench.paper.catalog import FIGURES
 
 Invoke = Callable[..., Any]
@@ -21,6 +23,18 @@ CHEAP = ["F15", "F23"]
 def test_list(invoke: Invoke) -> None:
     shown = invoke("paper", "--list").stdout
     assert all(name in shown for name in FIGURES)
+
+
+def test_figures_and_fields_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    def complete(*words: str) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", " ".join(("chm-bench", "paper", *words)))
+        monkeypatch.setenv("COMP_CWORD", str(1 + len(words)))
+        monkeypatch.setenv("_CHM_BENCH_COMPLETE", "bash_complete")
+        result = click.testing.CliRunner().invoke(cli, prog_name="chm-bench", color=False)
+        return [line.partition(",")[2] for line in result.stdout.splitlines()]
+
+    assert complete("f2") == ["F2", "F20", "F23"]
+    assert complete("--set", "line_f") == ["line_fills="]
 
 
 @pytest.mark.parametrize(

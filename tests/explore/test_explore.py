@@ -173,6 +173,19 @@ def test_command_reports(engine: Engine) -> None:
 
 
 @plain_only
+def test_a_replay_plays_what_a_sweep_plays(engine: Engine) -> None:
+    """Streams that are cut at every write are shorter; a replay need not be told so."""
+    for plan, ops in (("cut", OPS_CUTS), ("none", OPS)):
+        short, told = (
+            explore("--replay", "3", "--plan", plan, "--json", *more)
+            for more in ([], ["--ops", str(ops)])
+        )
+        assert short.returncode == 0, short.stderr
+        assert len(json.loads(short.stdout)["stream"]) >= ops
+        assert short.stdout == told.stdout
+
+
+@plain_only
 def test_command_replays(engine: Engine) -> None:
     run = explore("--replay", "3", "--plan", "eio", "--only", "4,5,6", "--faults", "0")
     assert run.returncode == 0, run.stdout

@@ -38,6 +38,11 @@ def test_rates(text: object, value: int) -> None:
     assert units.parse_rate(text) == value
 
 
+def test_a_rate_that_cannot_be_read_is_shown_as_it_was_written() -> None:
+    with pytest.raises(ValueError, match="cannot read '-3GB/s'"):
+        units.parse_rate("-3GB/s")
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

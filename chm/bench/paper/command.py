@@ -19,6 +19,7 @@ from chm.bench.paper.figure import Settings
 from chm.bench.paper.page import page
 from chm.bench.paper.plots import png
 from chm.bench.paper.study import Result, conduct, document
+from chm.bench.presets import complete_fields
 from chm.bench.sweep import write_text
 from chm.bench.ui import progress_on
 
@@ -54,8 +55,12 @@ def _ratios(text: str) -> tuple[float, ...]:
     return ratios
 
 
+def _complete_figures(_ctx: object, _param: object, incomplete: str) -> list[str]:
+    return [name for name in FIGURES if name.startswith(incomplete.upper())]
+
+
 @click.command("paper")
-@click.argument("names", nargs=-1, metavar="[FIGURE]...")
+@click.argument("names", nargs=-1, metavar="[FIGURE]...", shell_complete=_complete_figures)
 @click.option("--list", "list_", is_flag=True, help="list the figures and end")
 @click.option(
     "--out",
@@ -79,6 +84,7 @@ def _ratios(text: str) -> tuple[float, ...]:
     "set_",
     multiple=True,
     metavar="FIELD=VALUE",
+    shell_complete=complete_fields,
     help="change a field of every preset, to see what it does; may be repeated",
 )
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="of every run")

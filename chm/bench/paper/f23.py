@@ -30,7 +30,8 @@ def measure(lab: Lab, part: str) -> Data:
     rows = []
     repeats = 8 if lab.quick else 64
     for rails in PUBLISHED:
-        with lab.device(PRESET, 256 * MIB, f"{rails} rails", link_rails=rails) as device:
+        name = f"{rails} rail{'s' * (rails > 1)}"
+        with lab.device(PRESET, 256 * MIB, name, link_rails=rails) as device:
             stager = Stager(device, 1)
             for size in SIZES:
                 with device.prefetch(0, size):  # it stays in the window meanwhile
