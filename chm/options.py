@@ -188,8 +188,9 @@ class SimOptions(OptionGroup):
     """Timing of the simulated medium, and how large it is; docs/simulator.md describes the model.
 
     With ``dies`` 0 each member is one resource that reads and writes share (with ``duplex`` two
-    that they do not), with rates and latencies. With dies it is a flash drive, for which ``read_rate`` and ``write_rate`` are those
-    of its link. The three ``page_read_*`` fields are ``page_read_ns[0..2]`` of chm.h.
+    that they do not), with rates and latencies. With dies it is a flash drive, for which
+    ``read_rate`` and ``write_rate`` are those of its link. The three ``page_read_*`` fields are
+    ``page_read_ns[0..2]`` of chm.h.
     """
 
     capacity_bytes: Size = _size()

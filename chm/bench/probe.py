@@ -48,7 +48,9 @@ class Point:
     count: int
 
     def __str__(self) -> str:
-        size = f"{self.io_bytes // MIB}MiB" if self.io_bytes >= MIB else f"{self.io_bytes // KIB}KiB"
+        size = (
+            f"{self.io_bytes // MIB}MiB" if self.io_bytes >= MIB else f"{self.io_bytes // KIB}KiB"
+        )
         return f"{self.kind} {size} x{self.depth}"
 
     @property
