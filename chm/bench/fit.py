@@ -118,11 +118,11 @@ def _sync(m: Model) -> float:
 
 
 def _mixed(m: Model, p: Point) -> float:
-    """Pairs of a read and a write, which take turns and share the depth."""
+    """Pairs of a read and a write, side by side."""
     read, read_alone = m.way("read", p.io_bytes)
     write, write_alone = m.way("write", p.io_bytes)
     pair = max(read, write) if m.duplex else read + write
-    pair = max(pair, 2 * m.software_ns, (read_alone + write_alone) / p.depth)
+    pair = max(pair, 2 * m.software_ns, read_alone / p.depth, write_alone / p.depth)
     return max(read_alone, write_alone) + (p.count - 1) * pair + _sync(m)
 
 

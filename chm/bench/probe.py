@@ -6,7 +6,7 @@ measures on a drive, its fit works out by the very same calls on the simulator. 
 
     read     every I/O is a staged object; the time from issuing all to having all
     write    all are in the write buffer; the time of the flush, with its barrier
-    mixed    read and write side by side, taking turns (first come, first served)
+    mixed    read and write side by side, each with its own depth
     demand   demand reads one after the other: what the host adds to each is in it
     barrier  one small write and a flush, again and again
 
@@ -32,8 +32,7 @@ from chm.bench.target import BenchError
 KIB, MIB = 1 << 10, 1 << 20
 READ_KINDS = ("read", "demand")
 KINDS = ("read", "write", "mixed", "demand", "barrier")
-_SMALL = 4 * KIB
-_BUFFER_MIN = 16 * MIB
+_SPARE = 16 * MIB  # of window and write buffer, beyond what a probe needs
 _PATIENCE_S = 120.0
 _NEVER_NS = 3600 * 10**9  # the write buffer is flushed when the probe says so
 
@@ -84,17 +83,18 @@ class Place:
 
     def open(self, point: Point) -> chm.Device:
         """The device as the point wants it: I/O size and depth are options of the firmware."""
-        data = max(point.io_bytes * point.count, _BUFFER_MIN)
+        data = point.io_bytes * point.count
+        staged = data + data // 8 if point.kind in ("read", "mixed") else 0
+        put = data if point.kind in ("write", "mixed") else 0
         options: dict[str, Any] = {
-            "dram_bytes": 2 * data + data // 8 + 34 * MIB,
-            "write_buffer_bytes": data + 2 * MIB,
+            "dram_bytes": staged + put + 2 * _SPARE,
+            "write_buffer_bytes": put + _SPARE,
             "read_unit": point.io_bytes,
             "read_depth": point.depth,
             "read_depth_pressed": point.depth,
             "flush_unit": point.io_bytes,
             "flush_depth": point.depth,
             "flush_depth_reads": point.depth,
-            "flush_policy": "fcfs" if point.kind == "mixed" else "read-first",
             "flush_low_percent": 100,
             "flush_high_percent": 100,
             "flush_age_ns": _NEVER_NS,
