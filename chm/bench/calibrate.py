@@ -14,6 +14,7 @@ else, which is only read, is refused where it has holes or pages of zeros.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -40,7 +41,7 @@ from chm.bench.ui import Progress
 from chm.preset import Number, Preset
 
 DATA_OFFSET = MIB  # docs/spec.md: data of a member begins here
-SIZE_MIN = 16 * MIB
+SIZE_MIN = 32 * MIB
 _POINT_MAX = 128 * MIB  # bytes that a point moves in one direction
 _SAMPLE = 64  # pages looked at before somebody else's device is measured
 _SPARE = 64 * MIB  # left free on the file system
@@ -106,21 +107,26 @@ def prepare(
     media: str = "auto",
     overwrite: bool = False,
     buffered: bool = False,
+    writes: str = "auto",
     tick: Progress | None = None,
 ) -> Iterator[Prepared]:
     """A device of about `size` bytes on `path`, written from front to back.
 
     A directory, or None: a temporary file there, removed at the end, also after an error. A file
     or drive: with `overwrite` it becomes a chm device, which it stays; else it must be one, and is
-    only read. Raises BenchError, ChmError.
+    only read. `writes`: to a new file for each probe ("fresh"), or over what is there ("over");
+    "auto": fresh in a directory. Raises BenchError, ChmError.
     """
     tick = tick or Progress()
+    fresh = writes == "fresh" or (writes == "auto" and (path is None or path.is_dir()))
+    if fresh and not (path is None or path.is_dir()):
+        raise BenchError("--writes fresh makes files of its own: name a directory")
     if size < SIZE_MIN:
         raise BenchError(f"--size: at least {units.format_size(SIZE_MIN)}")
     with contextlib.ExitStack() as stack:
         if path is None or path.is_dir():
             where = path or scratch_directory()
-            _check_room(where, size)
+            _check_room(where, size + 2 * _POINT_MAX)
             made = tempfile.mkdtemp(prefix="chm-calibrate-", dir=where)
             stack.callback(shutil.rmtree, made, ignore_errors=True)
             path, overwrite = Path(made) / "device.chm", True
@@ -130,6 +136,7 @@ def prepare(
             chm.format([str(path)], size // MIB * MIB, force=True, buffered=buffered)
             place = Place(size // MIB * MIB, (str(path),), media, buffered)
             _fill(place, tick)
+            place = dataclasses.replace(place, fresh=fresh)
         else:
             place = _given(path, size, media, buffered)
         yield Prepared(place, overwrite, path)
@@ -221,6 +228,7 @@ class Calibration:
     rounds: float
     seconds: float
     writable: bool
+    fresh: bool
     facts: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
@@ -232,6 +240,7 @@ class Calibration:
             "rounds": self.rounds,
             "seconds": self.seconds,
             "writes_measured": self.writable,
+            "writes_are_fresh": self.fresh,
             "host": dict(self.facts),
         }
 
@@ -282,6 +291,7 @@ def calibrate(ready: Prepared, seconds: float, seed: int, tick: Progress) -> Cal
         sum(len(o.samples) for o in seen) / len(seen),
         time.monotonic() - began,
         ready.writable,
+        ready.place.fresh,
         facts_of(ready.path),
     )
 
@@ -318,7 +328,9 @@ def preset_of(c: Calibration, name: str) -> Preset:
         f"load {f['load_average']}",
         f"points are fitted within {100 * typical_error(c.found):.0f} % (median)",
     )
-    only = "" if c.writable else "; writes were not measured and are the simulator's defaults"
+    only = "; writes go to new blocks" if c.fresh else "; writes go over old ones"
+    if not c.writable:
+        only = "; writes were not measured and are the simulator's defaults"
     return Preset(name, f"Measured: {f['file_system']} on {what}{only}", numbers, sources)
 
 

@@ -16,9 +16,11 @@ open, so nothing is answered from the window.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +73,9 @@ class Place:
     paths: Sequence[str] = ()
     media: str = "sim"
     buffered: bool = False
+    fresh: bool = False
+    """Writes go to a file that is new for each probe, preallocated and never written, as the blocks
+    of a new device are; else over what is there. The first write takes file systems longer."""
     sim: dict[str, Any] | None = None
     """Fields of SimOptions for media sim."""
     link: dict[str, Any] | None = None
@@ -109,21 +114,46 @@ class Place:
 
 
 def addresses(place: Place, point: Point, rng: np.random.Generator) -> list[int]:
-    """Where the I/Os of a point go: whole I/O sizes apart, none twice, in random order."""
-    slots = place.size_bytes // point.io_bytes
-    need = point.nbytes // point.io_bytes
-    if need > slots:
-        raise BenchError(f"{point} needs {need * point.io_bytes} bytes: use a larger --size")
-    return [int(i) * point.io_bytes for i in rng.choice(slots, need, replace=False)]
+    """Where the I/Os of a point go, none twice: reads in random order, writes in a row, as the
+    device hands out space. Of mixed ones first the reads, which lie before the writes."""
+    size = point.io_bytes
+    slots = place.size_bytes // size
+    if point.nbytes // size > slots:
+        raise BenchError(f"{point} needs {point.nbytes} bytes: use a larger --size")
+    reads = 0 if point.kind in ("write", "barrier") else point.count
+    writes = 0 if point.kind in READ_KINDS else point.count
+    first = int(rng.integers(slots - writes - reads + 1)) + reads
+    chosen = rng.choice(first if writes else slots, reads, replace=False)
+    return [int(i) * size for i in (*chosen, *range(first, first + writes))]
 
 
 def measure(place: Place, point: Point, seed: int) -> int:
     """Run one probe; ns on the device's clock that it took. Raises ChmError, BenchError."""
-    rng = np.random.default_rng(seed)
-    where = addresses(place, point, rng)
-    with place.open(point) as dev:
+    with contextlib.ExitStack() as stack:
+        if place.fresh and point.kind not in READ_KINDS:
+            place = stack.enter_context(_renewed(place, point))
+        where = addresses(place, point, np.random.default_rng(seed))
+        dev = stack.enter_context(place.open(point))
         gc.collect()
         return _RUN[point.kind](dev, point, where, seed)
+
+
+@contextlib.contextmanager
+def _renewed(place: Place, point: Point) -> Iterator[Place]:
+    """A device beside that of `place`, of which only what a mixed probe reads was ever written."""
+    path = f"{place.paths[0]}.fresh"
+    size = -(-point.nbytes // MIB) * MIB
+    new = dataclasses.replace(place, size_bytes=size, paths=(path,), fresh=False)
+    try:
+        chm.format([path], size, buffered=place.buffered)
+        if point.kind == "mixed":
+            with new.open(point) as dev:
+                _commit(dev, [i * point.io_bytes for i in range(point.count)], point.io_bytes, 0)
+                dev.flush(_PATIENCE_S)
+        yield dataclasses.replace(new, size_bytes=point.nbytes)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _commit(dev: chm.Device, where: Sequence[int], size: int, seed: int) -> None:
@@ -177,7 +207,7 @@ def _mixed(dev: chm.Device, point: Point, where: Sequence[int], seed: int) -> in
 
 def _demand(dev: chm.Device, point: Point, where: Sequence[int], seed: int) -> int:
     out = chm.aligned_empty(point.io_bytes)
-    out[:1] = 0
+    out[:] = 0
     dev.register(out)
     began = dev.now()
     for at in where:

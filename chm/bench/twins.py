@@ -85,6 +85,13 @@ _JSON = click.option(
 @_SIZE
 @_MEDIA
 @_BUFFERED
+@click.option(
+    "--writes",
+    type=click.Choice(("auto", "fresh", "over")),
+    default="auto",
+    help="to blocks that were never written, as on a new device, or over old ones; auto: fresh in "
+    "a directory  [auto]",
+)
 @click.option("--overwrite", is_flag=True, help="FILE becomes a chm device; what is in it is lost")
 @click.option("--force", is_flag=True, help="write over an --out that exists")
 @_SEED
@@ -96,6 +103,7 @@ def calibrate_command(
     size: str,
     media: str,
     buffered: bool,
+    writes: str,
     overwrite: bool,
     force: bool,
     seed: int,
@@ -115,7 +123,7 @@ def calibrate_command(
     seconds, nbytes = _value(TIME, time_, "--time") / 1e9, _value(SIZE, size, "--size")
     with progress_on(Console(stderr=True)) as bar:
         tick = bar("calibrate")
-        with prepare(path, nbytes, media, overwrite, buffered, tick) as ready:
+        with prepare(path, nbytes, media, overwrite, buffered, writes, tick) as ready:
             found = calibrate(ready, seconds, seed, tick)
     emit(preset_text(found, out.stem), str(out))
     made = presets.load(out)
