@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chm.bench.probe import Place, Point, measure
+from chm.bench.probe import KIB, Place, Point, measure
 from chm.bench.target import BenchError
 
 F64 = npt.NDArray[np.float64]
@@ -36,6 +36,7 @@ _SETTLED = 1e-5  # a round that changes the loss by less than this share is the 
 _HUBER = 0.1  # errors above a tenth count linearly: a disturbed point must not bend the rest
 _WORTH = 0.97  # a further parameter must bring the loss below this share of what it was
 _NOISE = 0.03  # no point is trusted better than this
+_SMALL, _SMALL_COUNTS = 256 * KIB, 0.25  # I/Os below this size, and what they count
 _LARGEST = math.log(1e15)
 
 
@@ -139,10 +140,17 @@ _TIMES: dict[str, Callable[[Model, Point], float]] = {
 
 
 def _loss(model: Model, seen: Sequence[Observation]) -> float:
-    """Mean over the points of the error in units of what is expected, large ones linearly."""
+    """Mean over the points of the squared error in units of what is expected; large ones count
+    linearly, and points like the device's own I/O more than others."""
     errors = np.abs(_residuals(model, seen))
     limit = _HUBER / _NOISE
-    return float(np.mean(np.where(errors < limit, errors**2, limit * (2 * errors - limit))))
+    lost = np.where(errors < limit, errors**2, limit * (2 * errors - limit))
+    return float(np.average(lost, weights=_weights(seen)))
+
+
+def _weights(seen: Sequence[Observation]) -> F64:
+    """How much the points count: a device reads and writes in units of 1 MiB, unless told."""
+    return np.array([_SMALL_COUNTS if o.point.io_bytes < _SMALL else 1.0 for o in seen])
 
 
 def _residuals(model: Model, seen: Sequence[Observation]) -> F64:
@@ -162,11 +170,11 @@ def _descend(start: Model, free: Sequence[str], seen: Sequence[Observation]) -> 
         return dataclasses.replace(start, **dict(zip(free, np.exp(limited).tolist(), strict=True)))
 
     x = np.log([max(1.0, getattr(start, name)) for name in free])
-    damping, best = 1e-2, _loss(at(x), seen)
+    damping, best, counts = 1e-2, _loss(at(x), seen), _weights(seen)
     for _ in range(_ROUNDS):
         r = _residuals(at(x), seen)
         slope = np.stack([(_residuals(at(x + d), seen) - r) / 1e-4 for d in np.eye(len(x)) * 1e-4])
-        weight = np.minimum(1.0, _HUBER / _NOISE / np.maximum(np.abs(r), 1e-9))
+        weight = counts * np.minimum(1.0, _HUBER / _NOISE / np.maximum(np.abs(r), 1e-9))
         square = (slope * weight) @ slope.T
         step = np.linalg.solve(
             square + damping * (np.diag(np.diag(square)) + 1e-9 * np.eye(len(x))),

@@ -77,9 +77,9 @@ SETUPS = (
     Setup("1 MiB, 8 streams", MIB, {"concurrency": 8}),
     Setup("16 MiB, no prefetch", 16 * MIB, {"prefetch": False}),
     Setup("1 MiB, no prefetch", MIB, {"prefetch": False}),
-    Setup("4 MiB, reads among writes", 4 * MIB, {"concurrency": 8, "order": "interleaved"}),
+    Setup("4 MiB, with writes", 4 * MIB, {"concurrency": 8, "order": "interleaved"}),
     Setup(
-        "4 MiB, 8 streams, 32 MiB DRAM",
+        "4 MiB, 32 MiB of DRAM",
         4 * MIB,
         {"concurrency": 8, "dram": 32 * MIB, "write_buffer": 16 * MIB},
     ),

@@ -251,26 +251,29 @@ def _real(ready: Prepared, where: Path, media: str, buffered: bool) -> Real:
 
 def show_comparison(console: Console, c: Comparison) -> None:
     """Prediction beside measurement, and how the drive drifted meanwhile."""
-    table = Table(
-        *("configuration", "", "measured", "lo .. hi", "as calibrated", "ratio", ""),
-        *("drift removed", "ratio", ""),
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
+    names = ("turns, GB/s", "", "real", "lo..hi", "as cal.", "ratio", "", "no drift", "ratio", "")
+    table = Table(*names, box=SIMPLE, padding=(0, 1, 0, 0))
+    for column in table.columns:
+        column.no_wrap = True
     for f in c.figures:
         table.add_row(
             f.setup.name,
             f.what,
-            RATE(statistics.median(f.measured)),
-            f"{min(f.measured) / 1e9:.2f} .. {max(f.measured) / 1e9:.2f}",
-            RATE(f.predicted),
+            f"{statistics.median(f.measured) / 1e9:.2f}",
+            f"{min(f.measured) / 1e9:.2f}..{max(f.measured) / 1e9:.2f}",
+            f"{f.predicted / 1e9:.2f}",
             f"{f.ratio:.2f}",
             _mark(f.ratio),
-            RATE(statistics.median(f.scaled)),
+            f"{statistics.median(f.scaled) / 1e9:.2f}",
             f"{f.scaled_ratio:.2f}",
             _mark(f.scaled_ratio),
         )
     console.print(table)
+    console.print(
+        "as cal.: the preset as it is; no drift: its rates scaled to what reference probes just "
+        "before and after each real run gave",
+        style="dim",
+    )
     n = len(c.figures)
     plain = sum(within(f.ratio) for f in c.figures)
     scaled = sum(within(f.scaled_ratio) for f in c.figures)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 
-from chm.bench.calibrate import sweep, sweep_points
+from chm.bench.calibrate import SIZE_MIN, sweep, sweep_points
 from chm.bench.fit import Model, Observation, errors, fit, typical_error
 from chm.bench.probe import KINDS, READ_KINDS, Place, Point, addresses, measure
 from chm.bench.target import BenchError
@@ -37,10 +38,15 @@ PARAMETERS = (
 )
 
 
-def observed(model: Model, size: int = GIB, writable: bool = True) -> list[Observation]:
+@functools.cache
+def sweep_of(model: Model, writable: bool) -> tuple[Observation, ...]:
+    place = Place(GIB, sim=model.sim(), link=model.link())
+    return tuple(sweep(place, sweep_points(GIB, writable), 0, 1, Progress()))
+
+
+def observed(model: Model, writable: bool = True) -> list[Observation]:
     """What a calibration would see of a drive that is this model."""
-    place = Place(size, sim=model.sim(), link=model.link())
-    return sweep(place, sweep_points(size, writable), 0, 1, Progress())
+    return list(sweep_of(model, writable))
 
 
 def check_parameters(found: Model, true: Model, within: float) -> None:
@@ -56,7 +62,7 @@ def check_parameters(found: Model, true: Model, within: float) -> None:
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_parameters_are_found_again(model: Model) -> None:
     found = fit(observed(model))
-    check_parameters(found, model, 0.03)
+    check_parameters(found, model, 0.05)
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
@@ -119,15 +125,12 @@ def test_a_sweep_without_reads_is_refused() -> None:
 # ------------------------------------------------------------------------------------ probes
 
 
-@pytest.mark.parametrize("size", [16 * MIB, 64 * MIB, GIB])
+@pytest.mark.parametrize("size", [SIZE_MIN, 64 * MIB, GIB])
 @pytest.mark.parametrize("writable", [True, False])
 def test_every_point_fits_into_the_file(size: int, writable: bool) -> None:
     points = sweep_points(size, writable)
     kinds = {p.kind for p in points}
-    room_for_mixed = size > 16 * MIB
-    assert kinds == {k for k in KINDS if writable or k in READ_KINDS} - (
-        set() if room_for_mixed else {"mixed"}
-    )
+    assert kinds == set(KINDS if writable else READ_KINDS)
     assert len(set(points)) == len(points)
     for p in points:
         assert p.count >= p.depth
