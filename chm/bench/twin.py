@@ -79,7 +79,7 @@ SETUPS = (
     Setup("1 MiB, no prefetch", MIB, {"prefetch": False}),
     Setup("4 MiB, with writes", 4 * MIB, {"concurrency": 8, "order": "interleaved"}),
     Setup(
-        "4 MiB, 32 MiB of DRAM",
+        "4 MiB, 32 MiB DRAM",
         4 * MIB,
         {"concurrency": 8, "dram": 32 * MIB, "write_buffer": 16 * MIB},
     ),
@@ -191,6 +191,12 @@ class Figure:
     scaled: list[float] = field(default_factory=list)  # drift removed, for each run its own
 
     @property
+    def range(self) -> float:
+        """Half of what lies between the slowest and the fastest run, over the median."""
+        middle = statistics.median(self.measured)
+        return (max(self.measured) - min(self.measured)) / 2 / middle
+
+    @property
     def ratio(self) -> float:
         """Predicted as calibrated over the median measured."""
         return self.predicted / statistics.median(self.measured)
@@ -265,7 +271,7 @@ def _references(real: Real, seed: int) -> dict[str, int]:
     return {p.kind: measure(real.reference, p, seed) for p in (READ_REFERENCE, WRITE_REFERENCE)}
 
 
-def _factors(
+def factors(
     preset: Preset, own: Mapping[str, int], before: Mapping[str, int], after: Mapping[str, int]
 ) -> dict[str, float]:
     """By how much rates have to change so that the simulated reference takes as long as the real
@@ -306,7 +312,7 @@ def compare(
             measured = real.run(setup, scale)
             after = _references(real, len(seen) + 1)
             seen.append(after)
-            scaled = Simulated(preset, _factors(preset, own, before, after)).run(setup, scale)
+            scaled = Simulated(preset, factors(preset, own, before, after)).run(setup, scale)
             for what, rate in measured.items():
                 f = found.setdefault((setup.name, what), Figure(setup, what))
                 f.measured.append(rate)

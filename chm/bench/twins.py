@@ -251,7 +251,8 @@ def _real(ready: Prepared, where: Path, media: str, buffered: bool) -> Real:
 
 def show_comparison(console: Console, c: Comparison) -> None:
     """Prediction beside measurement, and how the drive drifted meanwhile."""
-    names = ("turns, GB/s", "", "real", "lo..hi", "as cal.", "ratio", "", "no drift", "ratio", "")
+    first = ("turns, GB/s", "", "real", "+-")
+    names = (*first, "as\ncal.", "\nratio", "", "no\ndrift", "\nratio", "")
     table = Table(*names, box=SIMPLE, padding=(0, 1, 0, 0))
     for column in table.columns:
         column.no_wrap = True
@@ -260,7 +261,7 @@ def show_comparison(console: Console, c: Comparison) -> None:
             f.setup.name,
             f.what,
             f"{statistics.median(f.measured) / 1e9:.2f}",
-            f"{min(f.measured) / 1e9:.2f}..{max(f.measured) / 1e9:.2f}",
+            f"{100 * f.range:.0f} %",
             f"{f.predicted / 1e9:.2f}",
             f"{f.ratio:.2f}",
             _mark(f.ratio),
@@ -270,7 +271,7 @@ def show_comparison(console: Console, c: Comparison) -> None:
         )
     console.print(table)
     console.print(
-        "as cal.: the preset as it is; no drift: its rates scaled to what reference probes just "
+        "+-: half the range of the real runs; as cal.: the preset as it is; no drift: its rates scaled to what reference probes just "
         "before and after each real run gave",
         style="dim",
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import chm
 from chm import preset as presets
@@ -21,9 +23,19 @@ from chm.bench import calibrate as calibrate_module
 from chm.bench import twin
 from chm.bench.calibrate import Calibration, prepare, preset_of, preset_text, sweep, sweep_points
 from chm.bench.fit import Model, errors, fit
-from chm.bench.probe import Place
+from chm.bench.probe import Place, Point, measure
 from chm.bench.target import BenchError
-from chm.bench.twin import SETUPS, Real, Simulated, compare, joined_link, setups
+from chm.bench.twin import (
+    READ_REFERENCE,
+    SETUPS,
+    WRITE_REFERENCE,
+    Real,
+    Simulated,
+    compare,
+    joined_link,
+    setups,
+)
+from chm.bench.twins import show_comparison
 from chm.bench.ui import Progress
 from chm.preset import Number, Preset
 
@@ -271,7 +283,8 @@ def drive_with(**changes: Any) -> Real:
     return Real(Place(twin.REFERENCE_BYTES, sim=sim), options)
 
 
-FEW = setups(["1 stream", "no prefetch", "with writes", "32 MiB of DRAM", "link"])
+REFERENCES = (READ_REFERENCE, WRITE_REFERENCE)
+FEW = setups(["1 stream", "no prefetch", "with writes", "32 MiB DRAM", "link"])
 SIXTEENTH = Fraction(1, 16)
 
 
@@ -308,6 +321,33 @@ def test_drift_is_removed_and_not_hidden() -> None:
     told = found.to_dict()
     assert told["as_calibrated_within_count"] == 0
     assert told["drift_removed_within_count"] == told["count"] == len(found.figures)
+
+
+def test_the_simulated_reference_follows_the_real_one() -> None:
+    preset = preset_with(read_latency_ns=5_000_000)
+    own = {p.kind: Simulated(preset).reference_ns(p) for p in REFERENCES}
+    seen = {kind: 3 * ns // 2 for kind, ns in own.items()}
+    scaled = Simulated(preset, twin.factors(preset, own, seen, seen))
+    for p in REFERENCES:
+        assert scaled.reference_ns(p) == pytest.approx(seen[p.kind], rel=0.002)
+
+
+def test_a_probe_of_first_writes_leaves_no_file(tmp_path: Path) -> None:
+    with prepare(tmp_path, 32 * MIB, "sync", buffered=True) as ready:
+        assert ready.place.fresh
+        for kind in ("write", "mixed", "barrier"):
+            assert measure(ready.place, Point(kind, MIB, 2, 2), 1) > 0
+            assert [p.name for p in ready.path.parent.iterdir()] == ["device.chm"]
+
+
+def test_the_table_fits_80_columns() -> None:
+    found = compare(preset_with(), drive_with(), SETUPS, 1, SIXTEENTH, Progress())
+    console = Console(width=80, record=True, file=io.StringIO())
+    show_comparison(console, found)
+    text = console.export_text()
+    assert "…" not in text
+    for f in found.figures:
+        assert f.setup.name in text
 
 
 def test_links_add_up() -> None:
