@@ -46,7 +46,7 @@ _POINT_MAX = 128 * MIB  # bytes that a point moves in one direction
 _SAMPLE = 64  # pages looked at before somebody else's device is measured
 _SPARE = 64 * MIB  # left free on the file system
 _PIECE = 4 * MIB
-_FILL_NS = 50_000_000  # of measuring how fast the host makes bytes
+_FILL_BYTES, _FILL_NS = 64 * MIB, 200_000_000  # how fast the host makes bytes: buffer, time
 _FILL_MATTERS = 4  # the host's own rate is part of the preset below so many times the drive's
 
 # (kind, I/O size, depths): what a sweep measures, as far as it fits into the file. Dense around
@@ -266,28 +266,33 @@ def sweep(
 
 
 def fill_rate() -> float:
-    """Bytes/s at which this host makes the bytes it writes, as the benchmark does."""
-    payload, out = Payload(1), np.zeros(_PIECE, np.uint8)
-    rates: list[float] = []
-    end = time.perf_counter_ns() + _FILL_NS
-    while len(rates) < 5 or time.perf_counter_ns() < end:
-        began = time.perf_counter_ns()
-        payload.fill(out, 0)
-        rates.append(_PIECE * 1e9 / (time.perf_counter_ns() - began))
-    return statistics.median(rates)
+    """Bytes/s at which this host makes the bytes it writes, as the benchmark does.
+
+    Over a fraction of a second and more memory than a processor's cache holds: who shares the
+    processor, and what memory takes, is part of it.
+    """
+    payload, out = Payload(1), np.zeros(_FILL_BYTES, np.uint8)
+    done, began = 0, time.perf_counter_ns()
+    while (took := time.perf_counter_ns() - began) < _FILL_NS:
+        for at in range(0, _FILL_BYTES, _PIECE):
+            payload.fill(out[at : at + _PIECE], done)
+        done += _FILL_BYTES
+    return done * 1e9 / took
 
 
 def calibrate(ready: Prepared, seconds: float, seed: int, tick: Progress) -> Calibration:
     """Sweep and fit."""
     began = time.monotonic()
     points = sweep_points(ready.place.size_bytes, ready.writable)
+    fills = [fill_rate()]
     seen = sweep(ready.place, points, seconds, seed, tick)
+    fills.append(fill_rate())
     model = fit(seen)
     return Calibration(
         seen,
         model,
         errors(model, seen, ready.place.size_bytes),
-        fill_rate(),
+        statistics.mean(fills),
         sum(len(o.samples) for o in seen) / len(seen),
         time.monotonic() - began,
         ready.writable,

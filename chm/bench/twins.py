@@ -271,8 +271,8 @@ def show_comparison(console: Console, c: Comparison) -> None:
         )
     console.print(table)
     console.print(
-        "+-: half the range of the real runs; as cal.: the preset as it is; no drift: its rates scaled to what reference probes just "
-        "before and after each real run gave",
+        "+-: half the range of the real runs; as cal.: the preset as it is; no drift: its rates "
+        "scaled to what reference probes just before and after each real run gave",
         style="dim",
     )
     n = len(c.figures)
