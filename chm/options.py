@@ -187,9 +187,10 @@ def _group(cls: type[T]) -> Any:
 class SimOptions(OptionGroup):
     """Timing of the simulated medium, and how large it is; docs/simulator.md describes the model.
 
-    With ``dies`` 0 each member is one resource that reads and writes share, with rates and
-    latencies. With dies it is a flash drive, for which ``read_rate`` and ``write_rate`` are those
-    of its link. The three ``page_read_*`` fields are ``page_read_ns[0..2]`` of chm.h.
+    With ``dies`` 0 each member is one resource that reads and writes share (with ``duplex`` two
+    that they do not), with rates and latencies. With dies it is a flash drive, for which
+    ``read_rate`` and ``write_rate`` are those of its link. The three ``page_read_*`` fields are
+    ``page_read_ns[0..2]`` of chm.h.
     """
 
     capacity_bytes: Size = _size()
@@ -201,6 +202,7 @@ class SimOptions(OptionGroup):
     stripe_bytes: Size = _size()
     no_contents: bool = _flag()
     volatile_cache: bool = _flag()
+    duplex: bool = _flag()
 
     dies: int = _count()
     channels: int = _count()

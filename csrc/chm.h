@@ -73,7 +73,8 @@ const char *chm_version(void);
 
 /*
  * Timing of the simulated medium (docs/simulator.md). With dies = 0 each member is one resource
- * that reads and writes share: an I/O of n bytes occupies it for n/rate and ends latency after.
+ * that reads and writes share: an I/O of n bytes occupies it for n/rate and ends latency after
+ * (with duplex, reads have one and writes another).
  * With dies it is a flash drive: dies, channels, a write cache, and a link of its own; the two
  * latencies have no use then. Zero means the default unless said otherwise.
  */
@@ -87,6 +88,7 @@ struct chm_sim_options {
     uint32_t stripe_bytes;     /* stripe unit over several members; default 1 MiB */
     uint32_t no_contents;      /* 1: keep no bytes (TB-scale runs); reads leave memory as it is */
     uint32_t volatile_cache;   /* 1: writes need a barrier to survive chm_sim power cut */
+    uint32_t duplex; /* 1: without dies, reads and writes do not share, each has a resource */
     void *keep; /* tests: bytes that outlive the device (media/sim_image.h), or NULL */
 
     /* each member a flash drive */

@@ -35,6 +35,7 @@ from chm.bench.report import show_findings
 from chm.bench.runner import EXPECTED, EXPERIMENTS, Experiment, runs_of
 from chm.bench.sweep import emit
 from chm.bench.target import scratch_directory
+from chm.bench.twins import calibrate_command, twin_command
 
 INTERRUPTED = 130
 
@@ -227,6 +228,8 @@ def list_jobs(directory: Path | None) -> None:
 
 cli.add_command(preset)
 cli.add_command(paper)
+cli.add_command(calibrate_command)
+cli.add_command(twin_command)
 
 
 @cli.group()

@@ -5,8 +5,9 @@
  * When an I/O ends is known when it is submitted, by arithmetic. There are two models of a member.
  * With rates only (dies = 0) it is one resource that reads and writes share: an I/O of n bytes
  * occupies it for n/rate, after what was submitted before, and ends latency after that; a barrier
- * occupies it for barrier_ns; a trim counts as a write of nothing. With dies it is a flash drive
- * (sim_flash.h). In front of all members there may be software that does one I/O after the other.
+ * occupies it for barrier_ns; a trim counts as a write of nothing. With duplex reads have a
+ * resource of their own. With dies it is a flash drive (sim_flash.h). In front of all members there
+ * may be software that does one I/O after the other.
  *
  *     submit() -> in the heap, ordered by (end, order of submission) -> reap()
  *                      ^---- read: once more, through the DRAM port ---'
@@ -45,7 +46,8 @@ struct chm_sim {
     struct chm_medium m;
     struct chm_sim_options opt; /* no zeros left */
     uint64_t now_ns;
-    uint64_t busy_ns[CHM_MEMBERS_MAX]; /* when the member has done what was submitted so far */
+    uint64_t busy_ns[CHM_MEMBERS_MAX];  /* when the member has done what was submitted so far */
+    uint64_t reads_ns[CHM_MEMBERS_MAX]; /* the same for reads, if opt.duplex */
     struct chm_flash flash[CHM_MEMBERS_MAX]; /* if opt.dies */
     struct chm_port dram;                    /* if opt.dram_rate */
     struct chm_port read_rate;               /* only for what it costs */
@@ -72,7 +74,8 @@ static uint64_t transfer_ns(uint64_t bytes, uint64_t rate)
 static uint64_t occupy(struct chm_sim *s, const struct chm_io *io, uint64_t start_ns,
                        uint64_t bytes)
 {
-    uint64_t *busy = &s->busy_ns[io->member];
+    bool apart = s->opt.duplex && io->kind == CHM_IO_READ;
+    uint64_t *busy = apart ? &s->reads_ns[io->member] : &s->busy_ns[io->member];
 
     *busy = chm_max(*busy, start_ns);
     switch (io->kind) {
@@ -364,7 +367,7 @@ void chm_sim_power_cut(struct chm_medium *m, uint64_t seed)
     }
     chm_sim_image_cut(&s->image, &seed);
     for (uint32_t i = 0; i < m->caps.members; i++) {
-        s->busy_ns[i] = s->now_ns;
+        s->busy_ns[i] = s->reads_ns[i] = s->now_ns;
         if (s->opt.dies) {
             chm_flash_reset(&s->flash[i], s->now_ns);
         }

@@ -8,7 +8,7 @@
 
 enum { MIB = 1 << 20, PAGE = 4096, PAGES = 64 };
 
-static void start(struct rig *r)
+static void start_with(struct rig *r, uint32_t duplex)
 {
     rig_init(r, "sim");
     r->args.members = 2;
@@ -18,7 +18,13 @@ static void start(struct rig *r)
     r->opt.sim.read_latency_ns = 80000;
     r->opt.sim.write_latency_ns = 20000;
     r->opt.sim.barrier_ns = 3000000;
+    r->opt.sim.duplex = duplex;
     rig_open(r, 64 * MIB);
+}
+
+static void start(struct rig *r)
+{
+    start_with(r, 0);
 }
 
 static struct chm_io mib(struct rig *r, enum chm_io_kind kind, uint16_t member)
@@ -59,6 +65,30 @@ static void check_time(void)
         }
         CHECK(out[i] == &io[expected[i].which]);
         CHECK_EQ(out[i]->done_ns, expected[i].done_ns);
+    }
+    rig_close(&r);
+}
+
+/* With duplex, reads do not wait for writes, nor for barriers. */
+static void check_duplex(void)
+{
+    struct chm_io io[4], *out;
+    struct rig r;
+
+    start_with(&r, 1);
+    io[0] = mib(&r, CHM_IO_READ, 0);    /* 0 .. 500 us, ends 580 */
+    io[1] = mib(&r, CHM_IO_WRITE, 0);   /* 0 .. 1000, 1020 */
+    io[2] = mib(&r, CHM_IO_BARRIER, 0); /* 1000 .. 4000 */
+    io[3] = mib(&r, CHM_IO_READ, 0);    /* 500 .. 1000, 1080 */
+    static const uint64_t done_ns[] = {580000, 1020000, 4000000, 1080000};
+    static const unsigned order[] = {0, 1, 3, 2};
+    for (unsigned i = 0; i < 4; i++) {
+        CHECK_EQ(rig_submit(&r, &io[i]), 1);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        rig_reap(&r, &out, 1);
+        CHECK(out == &io[order[i]]);
+        CHECK_EQ(out->done_ns, done_ns[order[i]]);
     }
     rig_close(&r);
 }
@@ -235,6 +265,7 @@ static void check_cut_in_flight(bool volatile_cache)
 int main(void)
 {
     check_time();
+    check_duplex();
     check_idle_gap();
     check_no_early_bytes();
     check_no_contents();
