@@ -526,7 +526,7 @@ def _without_effect(p: Preset) -> str:
     return f"without effect: {', '.join(idle)}" if idle else ""
 
 
-_RATES_ONLY = ("read_latency_ns", "write_latency_ns")
+_RATES_ONLY = ("read_latency_ns", "write_latency_ns", "duplex")
 _LINES_ONLY = ("line_bytes", "ways", "line_fills", "effective_percent", "fill_on_write")
 
 _WARNINGS: tuple[Callable[[Preset], str], ...] = (_read_ceiling, _write_ceiling, _without_effect)

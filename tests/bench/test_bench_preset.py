@@ -104,8 +104,9 @@ def test_check_warns_and_refuses(invoke: Invoke, tiny: str) -> None:
 
 
 def test_check_names_values_without_effect(invoke: Invoke) -> None:
-    told = invoke("preset", "check", "gen5-tlc", "--set", "read_latency_ns=9us").stderr
-    assert "without effect: read_latency_ns (only without dies)" in told
+    two = ("--set", "read_latency_ns=9us", "--set", "duplex=true")
+    told = invoke("preset", "check", "gen5-tlc", *two).stderr
+    assert "without effect: read_latency_ns (only without dies), duplex (only" in told
     told = invoke("preset", "check", "samsung-cmmh", "--set", "policy=window").stderr
     assert "ways (only with a cache of lines)" in told
     for name in presets.available():
