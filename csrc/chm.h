@@ -89,7 +89,7 @@ struct chm_sim_options {
     uint32_t no_contents;      /* 1: keep no bytes (TB-scale runs); reads leave memory as it is */
     uint32_t volatile_cache;   /* 1: writes need a barrier to survive chm_sim power cut */
     uint32_t duplex; /* 1: without dies, reads and writes do not share, each has a resource */
-    void *keep; /* tests: bytes that outlive the device (media/sim_image.h), or NULL */
+    void *keep;      /* tests: bytes that outlive the device (media/sim_image.h), or NULL */
 
     /* each member a flash drive */
     uint32_t dies;        /* default 0: rates only; at most 1024 */
