@@ -392,6 +392,14 @@ class Store:
         check(house.c.store_stats(house.s, out), "stats")
         return store_stats_of(out)
 
+    def room(self) -> tuple[int, int]:
+        """Bytes used and free for objects; the quick form of ``stats``."""
+        house = self._house
+        house.need_open()
+        out = ffi.new("struct chm_store_stats *")
+        check(house.c.store_stats(house.s, out), "stats")
+        return int(out.used_bytes), int(out.free_bytes)
+
     def poll(self) -> None:
         """Notice jobs that have ended, without waiting. On a stepped device, let it work."""
         self._house.need_open()
