@@ -118,8 +118,8 @@ class Manager:
         self._hint_ns = int(hint_s * 1e9)
         self._direct = direct
         self._log = log
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
         self._readers: list[Reader] = []  # not over, in order of arrival; hints, too
         self._hints: dict[str, Reader] = {}  # in order of arrival
         self._turn = 0
@@ -130,7 +130,7 @@ class Manager:
     def hint(self, request: str, keys: Sequence[bytes], descriptors: Sequence[Descriptor]) -> None:
         """Stage the first blocks that a request will read. Never waits, never fails: a hint that
         finds no room does nothing."""
-        with self._lock:
+        with self.lock:
             self._expire()
             if request in self._hints or not keys:
                 return
@@ -158,7 +158,7 @@ class Manager:
         self, found: Found, buffers: Sequence[Any] | None, deadline_s: float | None
     ) -> Reader:
         span = self._deadline_ns if deadline_s is None else int(deadline_s * 1e9)
-        with self._lock:
+        with self.lock:
             self._expire()
             deadline = self.now() + span
             self._log.note("get", found.request, found.keys)
@@ -179,12 +179,13 @@ class Manager:
 
     def cancel(self, request: str) -> None:
         """The request is gone: its hint, its reads and its reservations go with it."""
-        with self._lock:
+        with self.lock:
             hint = self._hints.pop(request, None)
             if hint is not None:
                 self._drop_hint(hint, "hints_cancelled")
-            for reader in [r for r in self._readers if r.request == request]:
-                reader.close()
+            mine = [reader for reader in self._readers if reader.request == request]
+        for reader in mine:  # without the lock: closing may wait
+            reader.close()
         self._master.abort(request)
 
     def _drop_hint(self, hint: Reader, why: str) -> None:
@@ -207,13 +208,13 @@ class Manager:
         keys = reader.keys[first : first + count]
         timeout = max((reader.deadline_ns - self.now()) / 1e9, 0.0)
         if reader.buffers is None:
-            return store.lease(ns, keys, timeout=min(timeout, self._deadline_ns / 1e9))
+            return store.lease(ns, keys, timeout=timeout)
         buffers = list(reader.buffers[first : first + count])
         return store.get(ns, keys, buffers, timeout=timeout, copy=not self._direct)
 
     def pump(self) -> None:
         """Admit who can be, then let those who may issue a piece each, in turns, until none can."""
-        with self._lock:
+        with self.lock:
             self._admit()
             able = [reader for reader in self._readers if reader.admitted]
             shares = self._shares(able)
@@ -226,7 +227,7 @@ class Manager:
     def _minimum(self, reader: Reader) -> dict[int, int]:
         """Bytes that a reader has to have of each node: two blocks, or one if two do not fit."""
         least = {}
-        for number, size in reader.largest().items():
+        for number, size in reader.largest.items():
             window = self.pool.nodes[number].window_bytes
             least[number] = 2 * size if 2 * size <= window else min(size, window)
         return least
@@ -293,7 +294,7 @@ class Manager:
 
     def leave(self, reader: Reader) -> None:
         """A reader is over."""
-        with self._lock:
+        with self.lock:
             if reader in self._readers:
                 self._readers.remove(reader)
             if not reader.is_hint:
@@ -357,7 +358,8 @@ class Manager:
         statuses = self._put_granted(request, keys, buffers, grants, after, timeout)
         good = next((i for i, status in enumerate(statuses) if status < 0), len(keys))
         put = [k for k, g in zip(keys[:good], grants, strict=False) if g.status == GRANTED]
-        visible = dict(zip(put, self._master.publish(request, put), strict=True))
+        answers = self._master.publish(request, put) if put else []
+        visible = dict(zip(put, answers, strict=True))
         lost = next((i for i, k in enumerate(keys[:good]) if not visible.get(k, True)), good)
         self._master.abort(request, keys[lost:])
         status = 0 if lost == len(keys) else -errno.EIO if lost < good else statuses[good]
@@ -420,7 +422,7 @@ class Manager:
             return [-(error.errno or errno.EIO)] * len(keys)
 
     def _count_put(self, n: int, stored: int, duplicate: int, last: PutOutcome) -> None:
-        with self._lock:
+        with self.lock:
             counts = self._counts
             counts["put_keys"] += n
             counts["admitted"] += stored
@@ -435,16 +437,15 @@ class Manager:
 
     def stats(self) -> ManagerStats:
         """A copy of the counters."""
-        with self._lock:
+        with self.lock:
             self._expire()
             now = {"readers": len(self._readers), "hints_now": len(self._hints)}
             return ManagerStats(**{**self._counts, **now})
 
     def close(self) -> None:
         """Cancel everything. BufferError while a view of a block lives."""
-        with self._lock:
-            for reader in list(self._readers):
-                reader.close()
+        for reader in list(self._readers):
+            reader.close()
 
     def __enter__(self) -> Manager:
         return self

@@ -3,10 +3,11 @@
 
 States: open -> ended (complete, failed at a block, late, or closed).
 
-The run is cut into pieces, each one job of at most 32 keys on one node. A piece is *staged* (leases:
-the consumer looks at the blocks in the window, one after the other) or *loaded* (got into the
-consumer's memory). What a reader holds of a node, issued and not consumed, is bounded by its share
-of that node's window; the manager (chm/manager.py) says how much that is, and whose turn it is.
+The run is cut into pieces, each one job of at most 32 keys on one node. A piece is *staged* (by
+leases: the consumer looks at the blocks in the window, one after the other) or *loaded* (got into
+the consumer's memory). What a reader holds of a node, issued and not consumed, is bounded by its
+share of that node's window; the manager (chm/manager.py) says how much that is, and whose turn it
+is. Whoever issues does so under the manager's lock, and so does whoever changes what was issued.
 
 Blocks count from the front: the first that fails ends the reader, and what is behind is cancelled.
 So the outcome is always a usable prefix, and the exact keys to compute again. A reader that loads
@@ -65,7 +66,12 @@ class _Piece:
         return self.status if self.job is None else int(self.job.statuses[self.good()])
 
     def told(self) -> bool:
+        """Whether it has ended."""
         return self.job is None or self.job.done
+
+    def found_no_room(self) -> bool:
+        """A hint that the window had no space for."""
+        return self.told() and self.good() < self.count and self.failure() == -errno.EAGAIN
 
 
 class Reader:
@@ -111,15 +117,10 @@ class Reader:
         self._dying: list[Job] = []  # cancelled, and may still write to buffers
         self.held: dict[int, int] = {}
         """Bytes issued and not consumed, by node."""
+        self.largest = _largest(self.places)
+        """The largest block on each node that it reads from."""
 
     # -- issuing, when the manager says so -----------------------------------------------------
-
-    def largest(self) -> dict[int, int]:
-        """The largest block on each node that it reads from."""
-        most: dict[int, int] = {}
-        for place in self.places:
-            most[place.node] = max(most.get(place.node, 0), place.size)
-        return most
 
     def adopt(
         self,
@@ -131,7 +132,14 @@ class Reader:
         """Turn a hint into the read that it announced; False if that reads something else."""
         if self._over or self.keys != list(keys[: len(self.keys)]):
             return False
+        good = next((i for i, p in enumerate(self._pieces) if p.found_no_room()), None)
+        if good is not None:  # those are issued once more
+            behind = [self._pieces.pop() for _ in range(len(self._pieces) - good)]
+            self._issued = behind[-1].first
+            for piece in behind:
+                self._forget(piece)
         self.keys, self.places, self.buffers = list(keys), list(places), buffers
+        self.largest = _largest(self.places)
         self.deadline_ns = deadline_ns
         self.is_hint = False
         return True
@@ -167,8 +175,9 @@ class Reader:
         return 1 if count == 0 and held == 0 else count  # one that is larger goes alone
 
     def _hold(self, first: int, count: int, sign: int) -> None:
-        for place in self.places[first : first + count]:
-            self.held[place.node] = self.held.get(place.node, 0) + sign * place.size
+        with self._manager.lock:
+            for place in self.places[first : first + count]:
+                self.held[place.node] = self.held.get(place.node, 0) + sign * place.size
 
     # -- going on ------------------------------------------------------------------------------
 
@@ -236,7 +245,8 @@ class Reader:
     def _load_front(self) -> None:
         """The front piece has ended: its blocks go to, or are in, the consumer's memory."""
         assert self.buffers is not None
-        piece = self._pieces.popleft()
+        with self._manager.lock:
+            piece = self._pieces.popleft()
         good = piece.good()
         if piece.staged and piece.job is not None:  # by a hint
             for i, lease in enumerate(piece.job.leases[:good]):
@@ -249,8 +259,6 @@ class Reader:
             self._end(piece.failure())
         elif self.usable == len(self.keys):
             self._end(0)
-        else:
-            self._manager.pump()
 
     # -- staging -------------------------------------------------------------------------------
 
@@ -277,25 +285,25 @@ class Reader:
 
     def _open_front(self) -> None:
         """The front piece has ended: its leases are next. One that failed ends the run there."""
-        piece = self._pieces.popleft()
-        good = piece.good()
-        leases = [] if piece.job is None else piece.job.leases
-        self._ready.extend((lease, piece.node) for lease in leases[:good] if lease is not None)
-        if good == piece.count:
-            return
-        self._hold(piece.first + good, piece.count - good, -1)
-        for lease in leases[good:]:
-            if lease is not None:
-                lease.release()
-        if good == 0:
-            self._end(piece.failure())
-            return
-        self._cancel()
-        broken = _Piece(piece.node, piece.first + good, piece.count - good, True)
-        broken.status = piece.failure()
-        self._hold(broken.first, broken.count, 1)
-        self._pieces.append(broken)  # told when the good ones are consumed
-        self._issued = len(self.keys)
+        with self._manager.lock:
+            piece = self._pieces.popleft()
+            good = piece.good()
+            leases = [] if piece.job is None else piece.job.leases
+            self._ready.extend((lease, piece.node) for lease in leases[:good] if lease is not None)
+            if good == piece.count:
+                return
+            for lease in leases[good:]:
+                if lease is not None:
+                    lease.release()
+            if good == 0:
+                self._hold(piece.first, piece.count, -1)
+                self._end(piece.failure())
+                return
+            self._cancel()
+            self._issued = len(self.keys)
+            rest = _Piece(piece.node, piece.first + good, piece.count - good, True)
+            rest.status = piece.failure()
+            self._pieces.append(rest)  # its turn comes when the good ones are consumed
 
     def _tidy(self) -> None:
         """Give back blocks that were handed out and that nobody looks at any more."""
@@ -304,31 +312,41 @@ class Reader:
             if lease._looked_at():
                 still.append((lease, node))
             else:
-                lease.release()
-                self.held[node] -= lease.length
+                self._return(lease, node)
         self._out = still
+
+    def _return(self, lease: ObjectLease, node: int) -> None:
+        lease.release()
+        with self._manager.lock:
+            self.held[node] -= lease.length
 
     # -- the end -------------------------------------------------------------------------------
 
     def _end(self, status: int) -> None:
-        self._over = True
-        self._status = status
-        self._cancel()
-        while self._ready:
-            lease, node = self._ready.popleft()
-            lease.release()
-            self.held[node] -= lease.length
+        with self._manager.lock:
+            if self._over:
+                return
+            self._over = True
+            self._status = status
+            self._cancel()
+            while self._ready:
+                self._return(*self._ready.popleft())
         self._manager.leave(self)
 
     def _cancel(self) -> None:
         """What is on its way is of no use."""
         while self._pieces:
-            piece = self._pieces.popleft()
-            self._hold(piece.first, piece.count, -1)
-            if piece.job is not None:
-                piece.job.cancel()
-                if not piece.staged:
-                    self._dying.append(piece.job)
+            self._forget(self._pieces.popleft())
+
+    def _forget(self, piece: _Piece) -> None:
+        self._hold(piece.first, piece.count, -1)
+        if piece.job is None:
+            return
+        piece.job.cancel()
+        if piece.staged:
+            piece.job.on_end(piece.job.release)
+        else:
+            self._dying.append(piece.job)
 
     @property
     def outcome(self) -> Outcome:
@@ -360,3 +378,10 @@ class Reader:
                 self._end(-errno.ECANCELED)  # the leases go when their views are gone
             if kind is None:
                 raise
+
+
+def _largest(places: Sequence[Descriptor]) -> dict[int, int]:
+    most: dict[int, int] = {}
+    for place in places:
+        most[place.node] = max(most.get(place.node, 0), place.size)
+    return most
