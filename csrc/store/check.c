@@ -3,7 +3,8 @@
  * check.c - checkpoints: write the dirty pages, then let the journal's tail move up.
  *
  *   IDLE -> PAGES (write each dirty page once) -> FLUSH (wait for one that began after the last;
- *   namespace pages: then back to PAGES, for their other slot) -> SUPER (write the superblock with the new tail, wait for a flush) -> IDLE
+ *   namespace pages: then back to PAGES, for their other slot) -> SUPER (write the superblock with
+ *   the new tail, wait for a flush) -> IDLE
  *
  * What the journal held as durable when it began is in the pages when it ends, so recovery needs
  * only what comes after. A flush that fails on the way makes the pages dirty again and starts it

@@ -7,9 +7,9 @@
  *                       memory that were cancelled -> ended
  *
  * Payload is read in transfers, cut at chunks, extents and parts. A transfer goes into the caller's
- * memory itself, if alignment allows it, else through the window. Chunks are checked in order, once,
- * when all their bytes are where the caller will see them. A key is told only when nothing writes
- * its memory any more.
+ * memory itself, if alignment allows it, else through the window. Chunks are checked in order,
+ * once, when all their bytes are where the caller will see them. A key is told only when nothing
+ * writes its memory any more.
  *
  * Submitting sends the first reads from the caller's thread; everything else is the worker's. Only
  * the worker ends tasks, so it may look at one without the lock. The transfers themselves: xfer.c.

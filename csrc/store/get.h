@@ -7,7 +7,7 @@
 
 enum chm_kv_task_state { TASK_START, TASK_READ, TASK_ENDING };
 
-/* Has a read ended, and come over the host link? Then *rc is its result. It stays to be released. */
+/* Has a read ended, and come over the host link? Then *rc is its result; it is to be released. */
 bool chm_kv_read_ended(struct chm_store *s, uint64_t req, int *rc);
 
 /* ---- xfer.c */

@@ -29,7 +29,6 @@
 #ifndef CHM_STORE_KV_H
 #define CHM_STORE_KV_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
@@ -182,14 +181,15 @@ struct chm_kv_putter {
 
 /* Making things durable (sync.c). */
 struct chm_kv_sync {
-    struct chm_kv_list fresh;    /* since the last flush began */
-    struct chm_kv_list flushing; /* whose bytes the flush in flight covers */
-    struct chm_kv_list ready;    /* bytes durable: to be recorded */
-    struct chm_kv_list dying;    /* to be recorded as deleted */
-    struct chm_kv_list logged;   /* recorded since the last flush began */
-    struct chm_kv_list logging;  /* whose records the flush in flight covers */
-    uint64_t flush;              /* handle of the flush in flight, 0: none */
-    uint64_t began, landed;      /* flushes, counted */
+    struct chm_kv_list fresh;     /* since the last flush began */
+    struct chm_kv_list flushing;  /* whose bytes the flush in flight covers */
+    struct chm_kv_list ready;     /* bytes durable: to be recorded */
+    struct chm_kv_list dying;     /* to be recorded as deleted */
+    struct chm_kv_list recording; /* in the journal page that is being filled */
+    struct chm_kv_list logged;    /* in pages written since the last flush began */
+    struct chm_kv_list logging;   /* whose records the flush in flight covers */
+    uint64_t flush;               /* handle of the flush in flight, 0: none */
+    uint64_t began, landed;       /* flushes, counted */
     uint64_t covers; /* what flushes up to this one made durable is recorded by the one in flight */
     uint64_t durable; /* and that is durable */
     uint64_t wanted;  /* sync jobs wait until durable is this */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv_format.c - making an empty store: two superblocks. Nothing else needs to be written, since pages
- * of an older store carry another id. */
+/* kv_format.c - making an empty store: two superblocks. Nothing else needs to be written, since
+ * pages of an older store carry another id. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -78,8 +78,9 @@ static void init_lists(struct chm_store *s)
 {
     struct chm_link *links[] = {&s->free_jobs, &s->puts,       &s->reads, &s->syncs,
                                 &s->ended,     &s->free_tasks, &s->active};
-    struct chm_kv_list *lists[] = {&s->sync.fresh, &s->sync.flushing, &s->sync.ready,
-                                   &s->sync.dying, &s->sync.logged,   &s->sync.logging};
+    struct chm_kv_list *lists[] = {&s->sync.fresh,    &s->sync.flushing, &s->sync.ready,
+                                   &s->sync.dying,    &s->sync.logged,   &s->sync.logging,
+                                   &s->sync.recording};
 
     for (size_t i = 0; i < CHM_COUNT(links); i++) {
         chm_list_init(links[i]);
@@ -312,8 +313,8 @@ static int settle(struct chm_store *s, uint64_t deadline_ns)
     return rc < 0 ? rc : s->degraded ? -EIO : 0;
 }
 
-/* Reads into buffers of callers hang. Their jobs will never be told, and what they write to is kept;
- * the device that hangs keeps it too. */
+/* Reads into buffers of callers hang. Their jobs will never be told, and what they write to is
+ * kept; the device that hangs keeps it too. */
 static int give_up(struct chm_store *s)
 {
     chm_kv_worker_stop(s);

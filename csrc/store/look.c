@@ -172,7 +172,7 @@ int chm_store_stats(chm_store *s, struct chm_store_stats *out)
     out->free_extents = s->extents.free.count;
     out->split_objects = s->split_count;
     out->not_durable = (uint64_t)y->fresh.count + y->flushing.count + y->ready.count +
-                       y->dying.count + y->logged.count + y->logging.count;
+                       y->dying.count + y->recording.count + y->logged.count + y->logging.count;
     pthread_mutex_unlock(&s->lock);
     return 0;
 }

@@ -5,9 +5,11 @@
  * A page is written to the slot that does not hold its newest durable state, at most once between
  * two flushes, and the slots change roles when the flush has landed. So a torn page never costs the
  * older one. Namespace pages, on which much hangs, are written again within the same checkpoint, so
- * that both slots come to hold the same. An index page shows what is durable by the journal up to its seq, no more and no less:
- * an entry whose put record is not known to be durable is not in it, one whose delete record is not
- * is still there.
+ * that both slots come to hold the same.
+ *
+ * An index page shows what is durable by the journal up to its seq, no more and no less: an entry
+ * whose put record is not known to be durable is not in it, one whose delete record is not is still
+ * there.
  */
 #include <errno.h>
 

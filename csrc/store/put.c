@@ -464,9 +464,9 @@ bool chm_kv_put_step(struct chm_store *s)
             continue;
         }
         rc = begun ? piece(s, j, &bytes) : key_begin(s, j);
-        if (rc < 0 && !begun) {
+        if (rc < 0 && !begun) { /* what was evicted for it has to be made durable first */
             s->put.retry_ns = chm_now(s->dev) + RETRY_NS;
-            break;
+            return progress || s->sync.hurry;
         }
         if (rc < 0 && !wait_or_skip(s, j, rc)) {
             break;

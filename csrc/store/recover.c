@@ -8,8 +8,8 @@
  *   3. each entry is checked, its space claimed, its key entered; one that contradicts another is
  *      dropped. Entries set by the journal come first, then those of pages, then those that may be
  *      out of date because the newer slot is damaged
- *   4. parents and recency: by the order pages if clean, else by stamp, with each entry as recent as
- *      its most recent descendant
+ *   4. parents and recency: by the order pages if clean, else by stamp, with each entry as recent
+ *      as its most recent descendant (order.c)
  *
  * Nothing is written here. So it can be cut off anywhere, and a second try finds the same.
  */

@@ -2,6 +2,9 @@
 /* sum.c - see sum.h: chooses the vectors at run time. */
 #include "store/sum.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "store/sum_impl.h"
 
 static const struct chm_sum_ops plain_ops = CHM_SUM_OPS;

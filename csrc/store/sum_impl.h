@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sum_impl.h - XXH3 compiled once more, as static functions with the name prefix CHM_SUM: each file
- * that includes it may aim at other instructions.
+ * sum_impl.h - the functions of sum.h over XXH3, static, for a file that has included the header of
+ * xxhash with XXH_INLINE_ALL: each may aim at other instructions.
  */
 #ifndef CHM_STORE_SUM_IMPL_H
 #define CHM_STORE_SUM_IMPL_H
 
 #include <stdint.h>
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include "store/sum.h"
 

@@ -4,6 +4,9 @@
 #pragma GCC target("avx2")
 #define XXH_VECTOR 2 /* XXH_AVX2, which has no name before the header is read */
 #endif
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "store/sum_impl.h"
 
 const struct chm_sum_ops chm_sum_wide_ops = CHM_SUM_OPS;

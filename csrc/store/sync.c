@@ -2,9 +2,10 @@
 /*
  * sync.c - the order in which things become durable: data, then the record of it.
  *
- *   fresh    --flush begins-->  flushing  --flush landed-->  ready  --record written-->  logged
- *   dying    --record written------------------------------------------------------->   logged
- *   logged   --flush begins-->  logging   --flush landed-->  durable (LIVE, or RETIRED)
+ *   fresh    --flush begins-->  flushing  --flush landed-->  ready  --record made-->  recording
+ *   dying    --record made---------------------------------------------------------> recording
+ *   recording --page written-->  logged  --flush begins-->  logging  --flush landed-->  durable
+ *   (LIVE, or RETIRED)
  *
  * One flush of the device is in flight at a time and serves both rows: the bytes of objects that
  * were admitted before it began, and the journal pages that were written before. So a put record
@@ -128,7 +129,7 @@ static bool record_put(struct chm_store *s, uint32_t number)
     }
     chm_kv_list_pop(s, &s->sync.ready);
     e->state = (uint16_t)((e->state & ~KV_STATE_MASK) | KV_LOGGED);
-    chm_kv_list_push(s, &s->sync.logged, number);
+    chm_kv_list_push(s, &s->sync.recording, number);
     return true;
 }
 
@@ -141,7 +142,7 @@ static bool record_delete(struct chm_store *s, uint32_t number)
     }
     chm_kv_list_pop(s, &s->sync.dying);
     chm_kv_at(s, number)->state = KV_GONE;
-    chm_kv_list_push(s, &s->sync.logged, number);
+    chm_kv_list_push(s, &s->sync.recording, number);
     return true;
 }
 
@@ -206,6 +207,7 @@ static bool record_all(struct chm_store *s)
         if (chm_kv_journal_write(s) < 0) {
             return progress;
         }
+        chm_kv_list_join(s, &s->sync.logged, &s->sync.recording);
     }
     return progress;
 }
@@ -216,7 +218,8 @@ static bool has_work(const struct chm_store *s)
 {
     const struct chm_kv_sync *y = &s->sync;
 
-    return y->fresh.count > 0 || y->dying.count > 0 || y->logged.count > 0 || names_wait(s);
+    return y->fresh.count > 0 || y->dying.count > 0 || y->recording.count > 0 ||
+           y->logged.count > 0 || names_wait(s);
 }
 
 static bool is_due(const struct chm_store *s)
@@ -234,7 +237,7 @@ static bool is_due(const struct chm_store *s)
 static bool begin(struct chm_store *s)
 {
     struct chm_kv_sync *y = &s->sync;
-    bool whole = s->journal.page.head.count == 0 && s->journal.rewrite == UINT64_MAX;
+    bool whole = s->journal.rewrite == UINT64_MAX; /* all pages are written, again if need be */
 
     if (chm_door_flush_begin(s->dev, &y->flush) < 0) {
         y->flush = 0;

@@ -12,6 +12,8 @@
 #include "media/thread.h"
 #include "store/kv.h"
 
+enum { OVERDUE_NS = 100000 };
+
 bool chm_kv_pump(struct chm_store *s)
 {
     bool progress;
@@ -103,13 +105,15 @@ static bool holds(struct chm_store *s, bool (*cond)(const struct chm_store *s, u
 static bool step_device(struct chm_store *s, uint64_t until_ns)
 {
     struct chm_fw *fw = s->dev->fw;
-    uint64_t before = chm_now(s->dev), until = chm_min(until_ns, next_ns(s));
+    uint64_t due = next_ns(s);
 
-    if (fw->dead || (until == UINT64_MAX && chm_fw_stuck(fw))) {
+    if (fw->dead || (chm_min(due, until_ns) == UINT64_MAX && chm_fw_stuck(fw))) {
         return false;
     }
-    chm_step(s->dev, chm_max(until, 1));
-    return chm_now(s->dev) > before || !chm_fw_stuck(fw) || chm_now(s->dev) < until;
+    /* What is overdue could not be done: try again when some time has passed. */
+    due = chm_max(due, chm_now(s->dev) + OVERDUE_NS);
+    chm_step(s->dev, chm_min(until_ns, due));
+    return true;
 }
 
 static int wait_stepping(struct chm_store *s, bool (*cond)(const struct chm_store *s, uint64_t arg),

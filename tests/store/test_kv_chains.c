@@ -209,7 +209,7 @@ static void check_policy(const char *policy, uint64_t seed)
 
 /* ------------------------------------------------------------------ pressure */
 
-/* Whatever is evicted to make room, what is left of every chain is a prefix of it; nothing leaks. */
+/* Whatever is evicted to make room, what is left of each chain is a prefix of it; nothing leaks. */
 static void check_pressure(bool crash)
 {
     enum { LONG = 20, MANY = 16 };

@@ -5,9 +5,9 @@
  *
  * Which I/O of a run is meant is found by a run without faults: simulated runs repeat.
  *
- * Field reports: F03 (a failed write leaves no object that looks-up find), F05 (every transfer
- * fails: no hits), F35 (skips are counted), F94 (which of eight failed), F96 (the drive goes away or
- * hangs: close returns).
+ * Field reports: F03 (a failed write leaves no object that look-ups find), F05 (every transfer
+ * fails: no hits), F35 (skips are counted), F94 (which of eight failed), F96 (the drive goes away
+ * or hangs: close returns).
  */
 #include "store/kv_rig.h"
 
