@@ -270,7 +270,8 @@ class Reader:
     def take(self) -> ObjectLease | None:
         """The next block, in the window; None when nothing more comes: see ``outcome``.
 
-        Raises Deadlock while the consumer looks at so many blocks that the next has no space.
+        Raises Deadlock while the consumer looks at so many blocks, of this or other requests, that
+        the next has no space: it goes on when some are given back.
         """
         if self.buffers is not None:
             raise InvalidArgument(errno.EINVAL, "this reader loads: wait for it")

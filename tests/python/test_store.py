@@ -289,7 +289,8 @@ def test_objects_can_be_listed_and_found(store, ns) -> None:
     addr = places[0].addr
     store.sync().result()
     assert np.array_equal(store.device.read(addr, 4096), contents(1, 4096))
-    assert json.dumps(store.info.to_dict()) and json.dumps(store.stats().to_dict())
+    assert json.dumps(store.info.to_dict())
+    assert json.dumps(store.stats().to_dict())
 
 
 def test_the_address_of_an_object_with_chunks(store, ns) -> None:
