@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import errno
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import run_python
 from store_rig import KIB, MIB, blocks, contents, filled, key, keys, small_sim
 
 import chm
@@ -454,3 +456,94 @@ def test_threads_read_and_write_at_once(tmp_path) -> None:
             pool.nodes[0].store.poll()
             pool.nodes[0].store.exists(0, [])
             assert pool.nodes[0].store.stats().leases == 0
+
+
+def rate(nodes: int, members: int, requests: int, placement: str) -> float:
+    """Bytes per virtual ns of so many requests of 32 MiB, over drives of 2 GB/s."""
+    made = [
+        Member(str(i), device=chm.sim("512MiB", members=members, dram_bytes="192MiB"))
+        for i in range(nodes)
+    ]
+    for member in made:
+        pools.format(member)
+    with Pool(made) as pool:
+        master = LocalMaster(pool, "m", placement=placement)
+        manager = Manager(pool, master, "m")
+        data = list(np.zeros((32, MIB), np.uint8))
+        for i in range(requests):
+            assert manager.put(f"{i}", keys(100 * i, 32), data, retries=99).missing == []
+        for node in pool.nodes:
+            node.store.sync().result()
+        begin = [node.device.now() for node in pool.nodes]
+        left = [
+            manager.read(Lookup(master).find(f"{i}", keys(100 * i, 32))) for i in range(requests)
+        ]
+        while left:
+            left = [reader for reader in left if reader.take() is not None]
+        took = [node.device.now() - b for node, b in zip(pool.nodes, begin, strict=True)]
+        return requests * 32 * MIB / max(took)
+
+
+def test_what_striping_and_pooling_give() -> None:
+    """The table of docs/sizing.md."""
+    whole, spread = "whole-request:least-loaded", "interleave"
+    assert rate(1, 2, 1, whole) == pytest.approx(4.0, rel=0.03)  # striped: both drives for one
+    assert rate(2, 1, 1, whole) == pytest.approx(2.0, rel=0.03)  # pool: one drive for one
+    assert rate(2, 1, 1, spread) == pytest.approx(4.0, rel=0.03)
+    assert rate(1, 2, 2, whole) == pytest.approx(4.0, rel=0.03)
+    assert rate(2, 1, 2, whole) == pytest.approx(4.0, rel=0.03)  # two use both
+
+
+def test_killed_and_started_again(tmp_path) -> None:
+    """F42, at the level of requests: after kill -9 all that was durable is there on both nodes,
+    right, and the master knows it without having kept anything."""
+    members = [
+        Member(name, tmp_path / f"{name}.chm", options={"dram_bytes": "32MiB"}) for name in "ab"
+    ]
+    for member in members:
+        pools.format(member, "64MiB")
+    run = run_python(
+        f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from store_rig import blocks, keys
+from chm.lookup import Lookup
+from chm.manager import Manager
+from chm.master import LocalMaster
+from chm.pool import Member, Pool
+pool = Pool([Member(n, f"{tmp_path}/{{n}}.chm", options={{"dram_bytes": "32MiB"}}) for n in "ab"])
+master = LocalMaster(pool, "m")
+manager = Manager(pool, master, "m")
+for request in range(4):
+    first = 100 * request
+    outcome = manager.put(str(request), keys(first, 8), list(blocks(first, 8, 65536)), retries=9)
+    assert not outcome.missing
+for node in pool.nodes:
+    node.store.sync().result()
+manager.put("late", keys(900, 2), list(blocks(900, 2, 65536)))
+master.reserve("never", keys(950, 2), [65536] * 2)
+print("durable", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    )
+    assert run.stdout == "durable\n", run.stderr
+    with Pool(members) as pool:
+        assert [node.state for node in pool.nodes] == ["up", "up"]
+        assert [node.store.info.clean for node in pool.nodes] == [False, False]
+        master = LocalMaster(pool, "m")
+        manager = Manager(pool, master, "m")
+        homes = set()
+        for first in (0, 100, 200, 300):
+            found = Lookup(master).find("r", keys(first, 8))
+            assert found.keys == keys(first, 8)
+            homes |= {place.node for place in found.descriptors}
+            out = np.zeros((8, 64 * KIB), np.uint8)
+            assert manager.load(found, list(out)).wait().complete
+            assert np.array_equal(out, blocks(first, 8, 64 * KIB))
+        assert homes == {0, 1}
+        for number, there in enumerate(master.lookup(keys(900, 2))):
+            if there is not None:
+                node = pool.nodes[there.node]
+                got = node.store.read(node.ns("m"), key(900 + number))
+                assert np.array_equal(got, contents(900 + number, 64 * KIB))
+        assert master.lookup(keys(950, 2)) == [None, None]
