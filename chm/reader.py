@@ -314,7 +314,9 @@ class Reader:
                 still.append((lease, node))
             else:
                 self._return(lease, node)
-        self._out = still
+        if len(still) < len(self._out):
+            self._out = still
+            self._manager.pump()  # what was given back is somebody's next piece
 
     def _return(self, lease: ObjectLease, node: int) -> None:
         lease.release()

@@ -210,6 +210,32 @@ def test_windows_are_bounded_and_fair() -> None:
             assert sum(reader.held.values()) == 0
 
 
+def test_an_early_request_cannot_starve_later_ones() -> None:
+    """The first holds most of the window, the second gets what is left, the third waits; then what
+    the first gives back goes to the third, not to the second."""
+    with House() as house:
+        window = house.pool.nodes[0].window_bytes
+        house.fill(1, 88)
+        founds = [house.find(1, 40, "a"), house.find(41, 40, "b"), house.find(81, 8, "c")]
+        for name in "abc":
+            house.manager.cancel(name)
+        one, two = house.manager.read(founds[0]), house.manager.read(founds[1])
+        first = sum(one.held.values())
+        assert first == 40 * SIZE
+        assert sum(two.held.values()) == window - first
+        three = house.manager.read(founds[2])
+        assert not three.admitted
+        for _ in range(3):  # what was taken is given back when the next is
+            assert not three.admitted
+            one.take()
+            assert sum(two.held.values()) == window - first
+        assert three.admitted
+        assert three.take().length == SIZE
+        for reader in (one, two, three):
+            assert sum(sum(r.held.values()) for r in (one, two, three)) <= window
+            reader.close()
+
+
 @pytest.mark.parametrize("stage", [True, False])
 def test_shares_are_equal_and_at_most_the_window_of_a_request(stage: bool) -> None:
     with House(window="2MiB") as house:
