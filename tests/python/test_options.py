@@ -52,7 +52,7 @@ def test_they_are_frozen() -> None:
             "struct chm_sim_options",
             chm.SimOptions,
             {
-                "keep",
+                "keep",  # for C tests
                 "page_read_ns",
                 *(f"page_read_{kind}_ns" for kind in ("lower", "middle", "upper")),
             },
