@@ -13,7 +13,7 @@ TESTS = TOP / "tests"
 ROW = re.compile(r"^\| (F\d\d) \| [^|]+ \| ([^|]+) \|$", re.M)
 ROWS = dict(ROW.findall((TOP / "docs" / "field-reports.md").read_text(encoding="utf-8")))
 SOURCES = [
-    p  # the published figures have names such as F15, too
+    p  # published figures have names of this form
     for p in sorted(TESTS.rglob("*.[cp]*"))
     if p.suffix in (".c", ".py") and not p.name.startswith("test_paper")
 ]
