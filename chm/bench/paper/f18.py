@@ -60,11 +60,9 @@ def measure(lab: Lab, part: str) -> Data:
     with _Warm(lab, ratio, SCALE, 0) as warm:
         device = warm.device
         fills = device.options.line_fills
-        measured = QUICK_MEASURED if lab.quick else MEASURED
-        todo = warm.order.choice(warm.addrs, measured).tolist()
-        begin, before = device.now(), device.stats()
-        latencies(device, [iter(todo[i::fills]) for i in range(fills)], LINE)
-        ns, did = device.now() - begin, device.stats() - before
+        before = device.stats()
+        measured = _rate(warm, QUICK_MEASURED if lab.quick else MEASURED)
+        did = device.stats() - before
         effective = (device.options.effective_percent or 100) / 100
     miss_ns = did.cache_fill_ns / did.cache_fills if did.cache_fills else 0.0
     m = fills * LINE / miss_ns if miss_ns else math.inf
@@ -72,11 +70,20 @@ def measure(lab: Lab, part: str) -> Data:
         "ratio": ratio,
         "scale": SCALE,
         "lines": len(warm.addrs),
-        "GB/s": rate(measured * LINE, ns),
+        "GB/s": measured,
         "hit rate": did.cache_hits / (did.cache_hits + did.cache_misses),
         "miss us": miss_ns / 1e3,
         **_closed_form(ratio, effective, m),
     }
+
+
+def _rate(warm: _Warm, count: int) -> float:
+    """GB/s of `count` lines in random order, with a reader for each miss in flight."""
+    device, todo = warm.device, warm.order.choice(warm.addrs, count).tolist()
+    readers = device.options.line_fills
+    begin = device.now()
+    latencies(device, [iter(todo[i::readers]) for i in range(readers)], LINE)
+    return rate(count * LINE, device.now() - begin)
 
 
 class _Warm:
@@ -109,23 +116,16 @@ class _Warm:
     def __exit__(self, *raised: Any) -> None:
         self._opened.__exit__(*raised)
 
-    def passes(self, n: int) -> float:
-        """Read as many lines as there are, n times, many at a time; GB/s."""
-        count = len(self.addrs)
-        ns = sum(
-            self._traffic.read(self.order.choice(self.addrs, count), LINE, BATCH) for _ in range(n)
-        )
-        return rate(n * count * LINE, ns)
-
 
 def _two_scales(lab: Lab) -> Data:
-    """The same lines in one cache, and in several that are as many times smaller."""
+    """As many lines from one cache, and from several that are as many times smaller."""
+    count = QUICK_MEASURED if lab.quick else MEASURED
     with _Warm(lab, CHECKED, SCALE, 0) as warm:
-        large = warm.passes(WARM)
+        large = _rate(warm, count)
     small = []
     for i in range(SMALLER):
         with _Warm(lab, CHECKED, SCALE * SMALLER, i) as warm:
-            small.append(warm.passes(WARM))
+            small.append(_rate(warm, count // SMALLER))
     return {
         "ratio": CHECKED,
         "scale": SCALE * SMALLER,
