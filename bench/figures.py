@@ -104,7 +104,24 @@ def _resident() -> Iterator[Figure]:
         yield Figure(f"resident: {where}", row, "us", "<=", most, "us", "us_min", "us_p90")
 
 
+def _store() -> Iterator[Figure]:
+    yield Figure("store: look-ups, hits", "store.lookup.hits", "million_per_cpu_s", ">=", 10, "M/s")
+    yield Figure(
+        "store: look-ups, misses", "store.lookup.misses", "million_per_cpu_s", ">=", 10, "M/s"
+    )
+    yield Figure("store: memory, 655,360 objects", "store.memory", "total_mib", "<=", 64, "MiB")
+    yield Figure("store: reopen, clean", "store.reopen.clean", "cpu_s", "<=", 1, "s")
+    yield Figure("store: reopen, crashed", "store.reopen.crash", "cpu_s", "<=", 5, "s")
+    yield Figure(
+        "store: checksums, warm", "store.sum", "warm_cpu_s_per_gib", "<=", 0.05, "CPU-s/GiB"
+    )
+    for way in ("put", "get"):
+        row = f"store.{way}.16m"
+        yield Figure(f"store: {way}, 16m", row, "ratio", ">=", 0.97, "x", "ratio_min", "ratio_max")
+
+
 FIGURES: tuple[Figure, ...] = (
+    *_store(),
     *_streaming(),
     *_writing(),
     *_link(),

@@ -57,6 +57,8 @@ typedef struct chm_dev chm_dev;
 typedef struct chm_stream chm_stream;
 /* Opaque: an object allocator over one device (chm_space_open). */
 typedef struct chm_space chm_space;
+/* Opaque: an open key-value store on a device (chm_store_open). */
+typedef struct chm_store chm_store;
 
 /* Why a call failed, in words that name the fix. text is always NUL-terminated. */
 struct chm_error {
@@ -104,6 +106,7 @@ struct chm_sim_options {
     uint64_t software_ns; /* host software, which does one I/O after the other; 0: none */
     uint64_t dram_rate;   /* device DRAM port, bytes/s: SSD transfers and the host link; 0: none */
     uint64_t seed;        /* which page is of which kind */
+    void *keep; /* tests: bytes that outlive the device (media/sim_image.h), or NULL */
 };
 
 /* Slow a medium down (wrapper): one token bucket that reads and writes share. 0 = not paced. */
@@ -715,5 +718,330 @@ struct chm_stats {
 
 /* A copy of the counters, all of one moment. */
 int chm_stats(chm_dev *dev, struct chm_stats *out);
+
+/* ------------------------------------------------------------------ store */
+
+/*
+ * A durable key-value store on one device (or a part of it): objects of 1 byte to 1 GiB under keys
+ * of 128 bits in namespaces. An object is visible when all of its bytes are admitted, never before;
+ * after any crash it is whole and right, or a miss. Everything read is checked against the checksum
+ * it was written with.
+ *
+ * One asynchronous shape: a job names an operation and arrays of keys; submit starts it, drain
+ * hands each job back exactly once, with one status per key.
+ *
+ *     chm_store_submit(store, &job, &id);                 returns at once
+ *     chm_store_drain(store, done, 16, CHM_SECOND);       or wait on chm_store_event_fd
+ *     job.status[i]                                       0, or why key i failed
+ *
+ * The arrays of a job (keys, parts, nparts, status, lens, leases) and the memory that parts name
+ * belong to the store from submit until drain hands the job back; after that nothing writes to
+ * them.
+ *
+ * Chains: the keys of one put are a chain unless told otherwise: each key's parent is the key
+ * before it. With eviction "prefix-tail" only ends of chains are evicted, so what is left of a
+ * chain is always a prefix of it.
+ *
+ * An open store has one worker thread if the device has a thread, and then any thread may call.
+ * Over a stepped device the caller steps it (chm_store_step; drain, sync, stop and close step by
+ * themselves). A store must be closed before its device.
+ */
+enum {
+    CHM_STORE_NAME_MAX = 255,        /* bytes of the name of a namespace */
+    CHM_STORE_EXTENTS_MAX = 16,      /* pieces of one object on the device */
+    CHM_STORE_CHUNK_BYTES = 1 << 20, /* one checksum covers at most this much payload */
+    CHM_STORE_KEYS_MAX = 65536       /* keys of one job */
+};
+
+/* Equal only if all 16 bytes are. */
+struct chm_key {
+    uint8_t bytes[16];
+};
+
+struct chm_store_format_options {
+    uint64_t size;           /* sizeof(struct chm_store_format_options) */
+    uint64_t base, len;      /* part of the device, whole pages; len 0: all from base on */
+    uint32_t max_objects;    /* fixed for good; 0: one per MiB, at least 1024, at most 16 Mi */
+    uint32_t max_namespaces; /* 0: 256; at most 4096 */
+    uint64_t journal_bytes;  /* 0: 128 bytes per object, 256 KiB to 64 MiB */
+    uint32_t force;          /* 1: also where a store is already */
+};
+
+/* Fill o with the defaults. */
+void chm_store_format_options_init(struct chm_store_format_options *o);
+
+/* Make an empty store. What was in the range is lost. Waits for the device. Errors: -EEXIST (a
+ * store is there and force is 0), -EINVAL, -ENOSPC (the range is too small; text says how much is
+ * needed), -EOPNOTSUPP (a device that keeps no bytes), or what the device said. */
+int chm_store_format(chm_dev *dev, const struct chm_store_format_options *o, struct chm_error *err);
+
+struct chm_store_options {
+    uint64_t size;             /* sizeof(struct chm_store_options) */
+    uint64_t base, len;        /* as at format */
+    const char *eviction;      /* "prefix-tail" (default), "lru", "fifo" */
+    uint32_t jobs_max;         /* submitted and not drained; default 256 */
+    uint32_t keys_max;         /* keys of those jobs together; default 16384 */
+    uint32_t reads_max;        /* device reads in flight; default 512 */
+    uint32_t leases_max;       /* default 1024 */
+    uint32_t free_percent;     /* of the data space that eviction keeps free; default 2 */
+    uint64_t sync_interval_ns; /* objects are made durable at least this often; default 1 s */
+    uint64_t sync_bytes;       /* or after this much; default 512 MiB */
+};
+
+/* Fill o with the defaults. */
+void chm_store_options_init(struct chm_store_options *o);
+
+/*
+ * Open, and recover after a crash. Errors, each with its own text: -ENOENT (no store here),
+ * -EBADMSG (both superblocks are damaged), -EPROTO (a newer format, or a feature this version does
+ * not know), -EXDEV (the range is not the one it was formatted for: other base or length),
+ * -EBUSY (a store is open on part of the range), -EINVAL, -ENOMEM, or what the device said.
+ */
+int chm_store_open(chm_dev *dev, const struct chm_store_options *o, chm_store **out,
+                   struct chm_error *err);
+
+/*
+ * Take no more jobs (-ESHUTDOWN) and let those submitted end, at most timeout_ns; what is left then
+ * ends with -ESHUTDOWN. Returns 0 when every job can be drained, or -ETIMEDOUT while reads into
+ * buffers of callers have not ended (ask again). Harmless twice.
+ */
+int chm_store_stop(chm_store *s, uint64_t timeout_ns);
+
+/*
+ * Stop, make everything durable, write the index, mark the store clean, free it. -EBUSY, and the
+ * store is still there (stopped): jobs are not drained, or leases are held. Otherwise it is gone,
+ * and 0 is returned or why it could not be closed clean (the next open recovers). -ETIMEDOUT with
+ * jobs left means that reads into buffers of callers hang: these jobs are never told, and their
+ * buffers must not be reused before the device is closed. NULL is allowed.
+ */
+int chm_store_close(chm_store *s, uint64_t timeout_ns);
+
+/* ---- namespaces */
+
+enum {
+    CHM_STORE_QUOTA_KEEP = 0 /* chm_store_namespace leaves the quota as it is */
+};
+
+/*
+ * The number of a namespace; made if it does not exist. name is len bytes, any bytes. quota_bytes:
+ * CHM_STORE_QUOTA_KEEP, UINT64_MAX for none, or the most that its objects may occupy, with which
+ * eviction goes inside the namespace first. Errors: -ENAMETOOLONG, -EINVAL (empty), -ENOSPC (the
+ * table is full), -EIO (degraded).
+ */
+int chm_store_namespace(chm_store *s, const void *name, uint32_t len, uint64_t quota_bytes,
+                        uint32_t *number);
+
+struct chm_store_namespace_info {
+    uint64_t id;          /* hash of the name */
+    uint64_t quota_bytes; /* UINT64_MAX: none */
+    uint64_t used_bytes;  /* space on the device */
+    uint64_t payload_bytes;
+    uint64_t objects;
+    uint32_t name_len;
+    uint8_t name[256];
+};
+
+/* Numbers go from 0 up without gaps: -ENOENT beyond the last. */
+int chm_store_namespace_info(chm_store *s, uint32_t number, struct chm_store_namespace_info *out);
+
+/* ---- looking up */
+
+enum chm_store_exists_flag {
+    CHM_STORE_TOUCH = 1, /* the leading run, and what it hangs on, was used now (eviction) */
+    CHM_STORE_RUN = 2    /* stop at the first miss: what is behind it is told as missing */
+};
+
+/*
+ * Which of n keys are visible. found[i] becomes 1 or 0, lens[i] the payload length or 0; either may
+ * be NULL. Returns the length of the leading run of hits. Does not wait for the device. Pins
+ * nothing: a get may still miss. Errors: -EINVAL (also: no such namespace), -ESHUTDOWN.
+ */
+int chm_store_exists(chm_store *s, uint32_t ns, const struct chm_key *keys, uint32_t n,
+                     uint32_t flags, uint8_t *found, uint64_t *lens);
+
+/* ---- jobs */
+
+enum chm_store_op {
+    CHM_STORE_GET = 0,
+    CHM_STORE_PUT = 1,
+    CHM_STORE_DELETE = 2,
+    CHM_STORE_LEASE = 3, /* stage into the window and keep it there: no copy */
+    CHM_STORE_SYNC = 4   /* n = 0; ends when everything admitted before it is durable */
+};
+
+enum chm_store_job_flag {
+    CHM_STORE_WAIT = 1,  /* put: wait for room until the deadline; else skip at once */
+    CHM_STORE_ALONE = 2, /* put: the keys are no chain; one that fails does not end the others */
+    CHM_STORE_COPY = 4   /* get: the drive never writes into parts itself, so that a late key is
+                            told at its deadline even if the drive hangs */
+};
+
+enum chm_store_status {
+    CHM_STORE_DUPLICATE = 1 /* put: the key was there, or is being put: nothing was written */
+};
+
+/* A piece of memory. A get whose parts and lengths are multiples of chm_info.align_bytes and
+ * CHM_PAGE_BYTES is read into them directly. */
+struct chm_part {
+    void *data;
+    uint64_t len;
+};
+
+/* A leased object: its payload in pieces, in order, in the window of the device. Read only. */
+struct chm_store_lease {
+    uint64_t id; /* for chm_store_release; 0: none */
+    uint64_t len;
+    uint32_t pieces; /* 1 unless the object is split */
+    struct chm_part piece[CHM_STORE_EXTENTS_MAX];
+};
+
+/*
+ * status[i] when the job is drained:
+ *
+ *   0                    done
+ *   CHM_STORE_DUPLICATE  put: counts as success
+ *   -ENOENT              get, lease, delete: a miss. put: the parent is not there
+ *   -EMSGSIZE            get: stored with another length than the parts have: not read
+ *   -EBADMSG             checksum: the object is dropped
+ *   -EIO, ...            the device could not read it: the object is dropped; put: degraded
+ *   -ETIME               late. get: the object is dropped, so that it is no hit again; put: nothing
+ *                        is left of it
+ *   -EAGAIN              put: skipped, the write buffer is full; lease: no window space in time
+ *   -ENOSPC              put: skipped, no space and nothing to evict (now: an eviction has begun)
+ *   -EDQUOT              put: skipped, quota and nothing to evict in the namespace
+ *   -EMFILE              put: skipped, max_objects; lease: leases_max
+ *   -ENOLINK             put: skipped because the key before it was refused
+ *   -E2BIG               put: over 1 GiB; lease: larger than the window
+ *   -EINVAL              put: no bytes
+ *   -ECANCELED           chm_store_cancel
+ *   -ESHUTDOWN           the store was stopped
+ *
+ * A key whose status is below 0 may have had part of its bytes written into its parts.
+ */
+struct chm_store_job {
+    uint32_t op;    /* enum chm_store_op */
+    uint32_t flags; /* enum chm_store_job_flag */
+    uint32_t ns;    /* number of the namespace */
+    uint32_t n;     /* keys */
+    const struct chm_key *keys;
+    const struct chm_key *parent;   /* put: what keys[0] hangs on; NULL: nothing */
+    const struct chm_part *parts;   /* get, put: scatter lists of all keys, one behind the other */
+    const uint32_t *nparts;         /* how many parts each key has; NULL: one */
+    struct chm_store_lease *leases; /* lease: out, n */
+    uint64_t *lens;                 /* get, lease: payload bytes of each key, out, n; or NULL */
+    int32_t *status;                /* out, n */
+    uint64_t timeout_ns;            /* 0: 10 s; UINT64_MAX: none */
+    uint64_t cookie;                /* comes back from drain */
+};
+
+/*
+ * Start a job; *id names it until it is drained. Gets and leases pin what they found from this call
+ * on, and their reads are on their way when it returns. Errors, with which there is no job: -EBUSY
+ * (jobs_max or keys_max: drain first), -EINVAL, -ESHUTDOWN.
+ */
+int chm_store_submit(chm_store *s, const struct chm_store_job *job, uint64_t *id);
+
+struct chm_store_done {
+    uint64_t id, cookie;
+    uint32_t n;     /* keys */
+    uint32_t ok;    /* of these with status >= 0 */
+    int32_t result; /* 0, or the first status below 0 */
+    uint32_t pad;
+};
+
+/* Up to max jobs that have ended; waits at most timeout_ns for the first. Returns how many, 0 if
+ * none, or -errno (-EINTR: a signal came). */
+int chm_store_drain(chm_store *s, struct chm_store_done *out, uint32_t max, uint64_t timeout_ns);
+
+/* Readable while jobs can be drained. Do not close, do not read. */
+int chm_store_event_fd(chm_store *s);
+
+/* End a job early: keys that have not ended get -ECANCELED (nothing is dropped for it). It still
+ * has to be drained. -ESTALE: it has ended. */
+int chm_store_cancel(chm_store *s, uint64_t id);
+
+/* Give leases back; their pieces are dead. Returns how many were held. */
+int chm_store_release(chm_store *s, const uint64_t *ids, uint32_t n);
+
+/* Stepped devices: do what can be done, then let the device run until until_ns on its clock (0: do
+ * not wait). Returns the number of jobs that can be drained. -EPERM on a device with a thread. */
+int chm_store_step(chm_store *s, uint64_t until_ns);
+
+/* Everything admitted so far is durable when this returns 0. -ETIMEDOUT, -EIO (degraded). */
+int chm_store_sync(chm_store *s, uint64_t timeout_ns);
+
+/* Evict from a namespace (UINT32_MAX: from all), by the policy, until at least bytes were given
+ * back or nothing is left that can go. Returns how many objects went. */
+int64_t chm_store_evict(chm_store *s, uint32_t ns, uint64_t bytes);
+
+/* ---- looking at it */
+
+struct chm_store_object {
+    struct chm_key key, parent; /* parent: zeros if has_parent is 0 */
+    uint32_t ns, has_parent;
+    uint64_t len;
+    uint64_t used_bytes; /* space on the device */
+    uint32_t children;
+    uint32_t durable;
+    uint32_t pins; /* leases and jobs that use it now */
+    uint32_t extents;
+};
+
+/* Visible objects, in no order. *cursor starts at 0 and is moved on; 0 is returned at the end.
+ * Objects put or dropped meanwhile may or may not be told. */
+int chm_store_list(chm_store *s, uint64_t *cursor, struct chm_store_object *out, uint32_t max);
+
+struct chm_store_info {
+    uint8_t id[16];
+    uint64_t base, len;             /* part of the device */
+    uint64_t data_base, data_bytes; /* of it, for objects */
+    uint64_t journal_bytes;
+    uint32_t version, max_objects, max_namespaces, namespaces;
+    uint64_t memory_entries_bytes;   /* index entries: 64 bytes for each that was ever used */
+    uint64_t memory_directory_bytes; /* 4-byte entry numbers */
+    uint64_t memory_other_bytes;     /* all else, as far as it was touched */
+    uint64_t open_ns;                /* how long open took, device clock */
+    uint64_t recovered_objects;      /* at open */
+    uint64_t recovered_records;      /* replayed from the journal */
+    uint64_t recovered_damaged;      /* index, journal and header pages whose checksum was wrong */
+    uint64_t recovered_dropped;      /* objects that did not survive the checks of open */
+    uint32_t clean;                  /* 1: it had been closed clean */
+    uint32_t degraded;               /* 1: metadata cannot be written: puts answer -EIO */
+    char eviction[16];
+};
+
+/* What the store is now. */
+int chm_store_info(chm_store *s, struct chm_store_info *out);
+
+struct chm_store_stats {
+    /* keys of put jobs: put_keys = admitted + skipped + duplicate + put_failed + put_open;
+     * skipped = the sum of skipped_... */
+    uint64_t put_keys, admitted, skipped, duplicate, put_failed, put_open;
+    uint64_t skipped_buffer, skipped_space, skipped_quota, skipped_objects, skipped_chain;
+    uint64_t admitted_bytes;
+    /* keys of exists: lookups = lookup_hits + lookup_misses */
+    uint64_t lookups, lookup_hits, lookup_misses;
+    /* keys of get and lease jobs: gets = hits + misses + get_errors + get_open */
+    uint64_t gets, hits, misses, get_errors, get_open;
+    uint64_t hit_bytes, direct_bytes, copied_bytes, leased_bytes;
+    uint64_t errors_io, errors_checksum, errors_late, errors_size, errors_cancelled, errors_room;
+    /* what left */
+    uint64_t deleted, evicted, evicted_bytes, dropped;
+    /* now */
+    uint64_t objects, payload_bytes, used_bytes, free_bytes, limbo_bytes; /* used + free + limbo =
+                                                                             data_bytes */
+    uint64_t largest_free_bytes, free_extents, split_objects;
+    uint64_t leases, pins, orphans, not_durable;
+    uint64_t jobs, jobs_ended; /* submitted and not drained; of these ended */
+    /* what durability costs */
+    uint64_t syncs, sync_errors, records, journal_pages, checkpoints, index_pages;
+    uint64_t metadata_bytes; /* written for journal, index and superblocks */
+    /* latencies, ns */
+    struct chm_hist get_ns, put_ns, lease_ns; /* jobs, submit to end */
+    struct chm_hist sync_ns;                  /* one round of making objects durable */
+};
+
+/* A copy of the counters, all of one moment. */
+int chm_store_stats(chm_store *s, struct chm_store_stats *out);
 
 #endif

@@ -13,6 +13,7 @@ CHM_WARNINGS := -Wall -Wextra -Wconversion -Wmissing-prototypes -Wstrict-prototy
     -Wno-format-truncation
 CHM_LIBS := -pthread
 CHM_LIBURING_MIN := 2.3
+CHM_XXHASH_MIN := 0.8.0
 CHM_SAN_address := -fsanitize=address,undefined -fno-sanitize-recover=all \
     -fno-omit-frame-pointer -O1
 CHM_SAN_thread := -fsanitize=thread -fno-omit-frame-pointer -O1

@@ -14,7 +14,10 @@ from glob import glob
 
 import cffi
 
-LIBURING_PACKAGE = "liburing-dev (Debian, Ubuntu) or liburing-devel (Fedora)"
+PACKAGES = {
+    "liburing": "liburing-dev (Debian, Ubuntu) or liburing-devel (Fedora)",
+    "libxxhash": "libxxhash-dev (Debian, Ubuntu) or xxhash-devel (Fedora)",
+}
 
 
 def read_flags(path: str) -> dict[str, list[str]]:
@@ -25,24 +28,31 @@ def read_flags(path: str) -> dict[str, list[str]]:
     return {name: words.split() for name, words in pairs}
 
 
-def pkg_config(*args: str) -> list[str]:
-    """Ask pkg-config about liburing; if it is missing, exit with a line that names the package."""
+def pkg_config(library: str, *args: str) -> list[str]:
+    """Ask pkg-config about a library; if it is missing, exit with a line that names the package."""
     command = os.environ.get("PKG_CONFIG", "pkg-config")
+    package = PACKAGES[library]
     try:
-        run = subprocess.run([command, *args, "liburing"], capture_output=True, text=True)
+        run = subprocess.run([command, *args, library], capture_output=True, text=True)
     except FileNotFoundError:
-        sys.exit(f"chm: {command} not found: install the package pkg-config and {LIBURING_PACKAGE}")
+        sys.exit(f"chm: {command} not found: install the package pkg-config and {package}")
     if run.returncode != 0:
-        minimum = FLAGS["CHM_LIBURING_MIN"][0]
-        sys.exit(f"chm: liburing {minimum} or newer not found: install {LIBURING_PACKAGE}")
+        minimum = FLAGS["CHM_LIBURING_MIN" if library == "liburing" else "CHM_XXHASH_MIN"][0]
+        sys.exit(f"chm: {library} {minimum} or newer not found: install {package}")
     return run.stdout.split()
+
+
+def check_versions() -> None:
+    """Both are there and new enough. Of xxhash only the header is used."""
+    pkg_config("liburing", f"--atleast-version={FLAGS['CHM_LIBURING_MIN'][0]}")
+    pkg_config("libxxhash", f"--atleast-version={FLAGS['CHM_XXHASH_MIN'][0]}")
 
 
 def link_liburing() -> list[str]:
     """Linker arguments: the static library where there is one, so that a wheel carries it."""
-    libdir = pkg_config("--variable=libdir")
+    libdir = pkg_config("liburing", "--variable=libdir")
     archive = os.path.join(libdir[0], "liburing.a") if libdir else ""
-    return [archive] if os.path.exists(archive) else pkg_config("--libs")
+    return [archive] if os.path.exists(archive) else pkg_config("liburing", "--libs")
 
 
 def declarations(header: str) -> str:
@@ -96,7 +106,7 @@ def gated(header: str) -> tuple[str, str]:
 
 
 def describe() -> cffi.FFI:
-    pkg_config(f"--atleast-version={FLAGS['CHM_LIBURING_MIN'][0]}")
+    check_versions()
     sanitizer = os.environ.get("CHM_SAN", "")
     sanitize = FLAGS[f"CHM_SAN_{sanitizer}"] if sanitizer else []
     builder = cffi.FFI()
@@ -114,7 +124,8 @@ def describe() -> cffi.FFI:
             "-fvisibility=hidden",
             f"-ffile-prefix-map={sysconfig.get_path('include')}=python",  # no path of the machine
             f"-ffile-prefix-map={os.getcwd()}=.",  # that builds it in a wheel
-            *pkg_config("--cflags"),
+            *pkg_config("liburing", "--cflags"),
+            *pkg_config("libxxhash", "--cflags"),
             *sanitize,
         ],
         extra_link_args=[

@@ -231,7 +231,7 @@ void chm_cells_publish(struct chm_dev *dev)
 {
     struct chm_fw *fw = dev->fw;
     bool wanted = fw->ended_count && atomic_load(&dev->ended.wanted);
-    bool noted = false;
+    bool noted = false, rings = dev->threaded && fw->ended_count + fw->freed_count > 0;
     uint64_t one = 1;
 
     for (uint32_t i = 0; i < fw->ended_count; i++) {
@@ -250,6 +250,9 @@ void chm_cells_publish(struct chm_dev *dev)
     }
     fw->ended_count = 0;
     publish_freed(dev);
+    if (rings) {
+        chm_door_bell_ring(dev);
+    }
     if (noted && write(dev->ended.fd, &one, sizeof(one)) < 0) {
         /* The counter is at its limit, so the descriptor is readable as it is. */
         return;

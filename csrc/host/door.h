@@ -25,6 +25,8 @@
 #include "media/backing.h"
 #include "media/medium.h"
 
+enum { CHM_CLAIMS_MAX = 16 };
+
 /* Ended requests that chm_reap has not told yet. Written by the firmware's driver, read under
  * `lock`. */
 struct chm_ended {
@@ -62,6 +64,10 @@ struct chm_dev {
     _Atomic uint64_t refused, write_refused; /* by the door; the firmware counts its own */
     _Atomic uint32_t users;   /* open streams and spaces: the device cannot be closed */
     _Atomic uint32_t streams; /* open streams: they share the window */
+
+    struct chm_range claimed[CHM_CLAIMS_MAX]; /* len 0: unused; under ended.lock */
+    _Atomic uint32_t bell;      /* moves on when requests of a threaded device end or go */
+    _Atomic uint32_t listeners; /* threads that sleep on it */
 
     pthread_t thread;
     bool threaded;
@@ -122,6 +128,25 @@ int chm_door_call(struct chm_dev *dev, uint8_t op, uint64_t addr, uint64_t len, 
                   uint64_t timeout_ns);
 /* Give a handle up with `op` (RELEASE, ABORT, COMMIT). 0 or -ESTALE. */
 int chm_door_end(struct chm_dev *dev, uint64_t handle, uint8_t op);
+
+/* ---- bell.c: for who has many requests and no thread for each */
+/* Ask for a flush; *handle is polled. 0 or -errno. */
+int chm_door_flush_begin(struct chm_dev *dev, uint64_t *handle);
+/* Has it ended? Then *rc is its result and the handle is gone. */
+bool chm_door_poll(struct chm_dev *dev, uint64_t handle, int *rc);
+/* Give a read up. From then on *cell is free, so that nothing writes its buffer any more, when
+ * chm_door_is_gone(cell, gen) says so. */
+void chm_door_cancel(struct chm_dev *dev, uint64_t handle, struct chm_cell **cell, uint32_t *gen);
+bool chm_door_is_gone(const struct chm_cell *cell, uint32_t gen);
+/* Threaded devices: the bell now; wait until it is another, or the deadline; ring it. */
+uint32_t chm_door_bell(const struct chm_dev *dev);
+int chm_door_listen(struct chm_dev *dev, uint32_t bell, uint64_t deadline_ns);
+void chm_door_bell_ring(struct chm_dev *dev);
+
+/* Part of the device for one user alone, until it is given back. -EBUSY: somebody has some of it;
+ * -ENFILE: CHM_CLAIMS_MAX have. */
+int chm_door_claim(struct chm_dev *dev, uint64_t base, uint64_t len);
+void chm_door_unclaim(struct chm_dev *dev, uint64_t base);
 
 /* ---- thread.c */
 int chm_thread_start(struct chm_dev *dev, struct chm_error *err);

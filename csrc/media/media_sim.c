@@ -191,11 +191,50 @@ static unsigned sim_submit(struct chm_medium *m, struct chm_io *const *ios, unsi
     return i;
 }
 
+static void cut_write(struct chm_sim *s, const struct chm_io *io, uint64_t *seed)
+{
+    for (uint64_t at = 0; at < (uint64_t)io->res; at += CHM_SIM_PAGE) {
+        uint64_t len = chm_min(CHM_SIM_PAGE, (uint64_t)io->res - at);
+        if (chm_random(seed) & 1) {
+            chm_sim_image_write(&s->image, io->member, io->off + at, (uint8_t *)io->buf + at, len,
+                                false);
+        }
+    }
+}
+
+static void cut_if_write(struct chm_sim *s, const struct chm_io *io, uint64_t *seed)
+{
+    if (io->kind == CHM_IO_WRITE && !(io->priv & PRIV_FAILED)) {
+        cut_write(s, io, seed);
+    }
+}
+
+/* Is this the write or barrier at which a kept image loses power? Then pages of it and of those in
+ * flight, and of what is in the cache, make it or not, and nothing changes the bytes any more. */
+static void keep_count(struct chm_sim *s, const struct chm_io *io)
+{
+    struct chm_sim_keep *k = s->image.keep;
+    uint64_t seed;
+
+    if (!k || k->cut || (io->kind != CHM_IO_WRITE && io->kind != CHM_IO_BARRIER) ||
+        ++k->writes != k->cut_at) {
+        return;
+    }
+    seed = k->seed;
+    cut_if_write(s, io, &seed);
+    for (uint32_t i = 0; i < s->due.count; i++) {
+        cut_if_write(s, s->due.event[i].io, &seed);
+    }
+    chm_sim_image_cut(&s->image, &seed);
+    k->cut = true;
+}
+
 /* Move the bytes of an I/O that ends now. */
 static void sim_finish(struct chm_sim *s, struct chm_io *io)
 {
     uint64_t len = io->priv & PRIV_FAILED ? 0 : (uint64_t)io->res;
 
+    keep_count(s, io);
     if (io->kind == CHM_IO_READ) {
         chm_sim_image_read(&s->image, io->member, io->off, io->buf, len);
     } else if (io->kind == CHM_IO_WRITE) {
@@ -314,17 +353,6 @@ static const struct chm_medium_ops sim_ops = {
 
 /* ------------------------------------------------------------------ power cut */
 
-static void cut_write(struct chm_sim *s, const struct chm_io *io, uint64_t *seed)
-{
-    for (uint64_t at = 0; at < (uint64_t)io->res; at += CHM_SIM_PAGE) {
-        uint64_t len = chm_min(CHM_SIM_PAGE, (uint64_t)io->res - at);
-        if (chm_random(seed) & 1) {
-            chm_sim_image_write(&s->image, io->member, io->off + at, (uint8_t *)io->buf + at, len,
-                                false);
-        }
-    }
-}
-
 void chm_sim_power_cut(struct chm_medium *m, uint64_t seed)
 {
     struct chm_sim *s = sim_of(m);
@@ -332,9 +360,7 @@ void chm_sim_power_cut(struct chm_medium *m, uint64_t seed)
     CHM_ASSERT(m->ops == &sim_ops);
     while (s->due.count > 0) {
         struct chm_io *io = chm_io_heap_pop(&s->due);
-        if (io->kind == CHM_IO_WRITE && !(io->priv & PRIV_FAILED)) {
-            cut_write(s, io, &seed);
-        }
+        cut_if_write(s, io, &seed);
     }
     chm_sim_image_cut(&s->image, &seed);
     for (uint32_t i = 0; i < m->caps.members; i++) {
@@ -456,6 +482,9 @@ int chm_media_sim_open(const struct chm_media_args *args, struct chm_medium **ou
     rc = sim_open_parts(s, args);
     if (rc) {
         goto fail;
+    }
+    if (args->opts->sim.keep) {
+        chm_sim_image_share(&s->image, args->opts->sim.keep);
     }
     *out = &s->m;
     return 0;

@@ -46,8 +46,35 @@ int chm_sim_image_open(struct chm_sim_image *s, uint32_t members, uint64_t membe
     return 0;
 }
 
+void chm_sim_image_share(struct chm_sim_image *s, struct chm_sim_keep *keep)
+{
+    if (keep->image.live) {
+        chm_sim_image_close(s);
+        *s = keep->image;
+        keep->image = (struct chm_sim_image){0};
+    }
+    s->keep = keep;
+}
+
+void chm_sim_keep_restore(struct chm_sim_keep *keep)
+{
+    keep->cut = false;
+    keep->writes = keep->cut_at = 0;
+}
+
+void chm_sim_keep_free(struct chm_sim_keep *keep)
+{
+    chm_sim_image_close(&keep->image);
+    keep->image = (struct chm_sim_image){0};
+}
+
 void chm_sim_image_close(struct chm_sim_image *s)
 {
+    if (s->keep) {
+        s->keep->image = *s;
+        s->keep->image.keep = NULL;
+        return;
+    }
     if (s->live) {
         munmap(s->live, s->bytes);
     }
@@ -65,6 +92,11 @@ void chm_sim_image_read(const struct chm_sim_image *s, uint32_t member, uint64_t
     }
 }
 
+static bool is_cut(const struct chm_sim_image *s)
+{
+    return s->keep && s->keep->cut;
+}
+
 static void mark_dirty(struct chm_sim_image *s, uint64_t at, uint64_t len)
 {
     if (s->durable) {
@@ -78,7 +110,7 @@ void chm_sim_image_write(struct chm_sim_image *s, uint32_t member, uint64_t off,
 {
     uint64_t at = member * s->stride + off;
 
-    if (!s->live || len == 0) {
+    if (!s->live || len == 0 || is_cut(s)) {
         return;
     }
     memcpy(s->live + at, buf, len);
@@ -95,7 +127,7 @@ void chm_sim_image_zero(struct chm_sim_image *s, uint32_t member, uint64_t off, 
     uint64_t at = member * s->stride + off, end = at + len;
     uint64_t first = chm_round_up(at, CHM_SIM_PAGE), last = end - end % CHM_SIM_PAGE;
 
-    if (!s->live || len == 0) {
+    if (!s->live || len == 0 || is_cut(s)) {
         return;
     }
     if (first < last && madvise(s->live + first, last - first, MADV_DONTNEED) == 0) {
@@ -111,7 +143,7 @@ void chm_sim_image_barrier(struct chm_sim_image *s, uint32_t member)
 {
     uint64_t page = member * s->stride / CHM_SIM_PAGE, end = page + s->stride / CHM_SIM_PAGE;
 
-    if (!s->durable) {
+    if (!s->durable || is_cut(s)) {
         return;
     }
     for (;;) {

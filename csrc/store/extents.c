@@ -90,6 +90,33 @@ void chm_extents_give(struct chm_extents *e, uint64_t addr, uint64_t len)
     extent_insert(e, start, end);
 }
 
+bool chm_extents_claim(struct chm_extents *e, uint64_t addr, uint64_t len)
+{
+    struct chm_node *n = chm_tree_floor(&e->free, addr);
+    uint64_t end;
+
+    if (!n || n->end < addr + len) {
+        return false;
+    }
+    end = n->end;
+    e->free_bytes -= len;
+    if (n->start == addr && end == addr + len) {
+        extent_drop(e, CHM_CONTAINER(n, struct chm_extent, node));
+        return true;
+    }
+    if (n->start == addr) {
+        n->start += len;
+    } else {
+        n->end = addr;
+    }
+    n->aug = n->end - n->start;
+    chm_tree_refresh(n);
+    if (n->end == addr && end > addr + len) {
+        extent_insert(e, addr + len, end);
+    }
+    return true;
+}
+
 uint64_t chm_extents_largest(const struct chm_extents *e)
 {
     return e->free.root ? e->free.root->aug_max : 0;

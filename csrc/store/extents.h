@@ -6,6 +6,7 @@
 #ifndef CHM_EXTENTS_H
 #define CHM_EXTENTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "util/list.h"
@@ -30,6 +31,8 @@ void chm_extents_close(struct chm_extents *e);
 /* The lowest free place for len bytes: 0 or -ENOSPC. */
 int chm_extents_take(struct chm_extents *e, uint64_t len, uint64_t *addr);
 void chm_extents_give(struct chm_extents *e, uint64_t addr, uint64_t len);
+/* Take a particular place, if all of it is free. */
+bool chm_extents_claim(struct chm_extents *e, uint64_t addr, uint64_t len);
 uint64_t chm_extents_largest(const struct chm_extents *e);
 
 #endif

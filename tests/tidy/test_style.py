@@ -42,8 +42,15 @@ SYSTEM_MODULES = {
     "media/trace_file": "the trace file",
     "media/uring_setup": "probing io_uring",
     "media/wake": "event descriptors",
+    "store/device": "memory that is used only when touched",
     "store/extents": "memory that is used only when touched",
+    "store/jobs": "event descriptors",
+    "store/kv_format": "the random id of a new store",
+    "store/kv_open": "event descriptors",
     "store/space": "its lock, and memory that is used only when touched",
+    "store/sum": "the header of xxhash",
+    "store/sum_wide": "the header of xxhash",
+    "store/worker": "the worker thread",
     "util/util": "the message of a broken invariant",
 }
 # Real time is read in one place, and only real media ask for it: a simulation that looked at it
