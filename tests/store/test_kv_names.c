@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_kv_names.c - namespaces and their quotas on the device: durable when a sync says so.
+ * test_kv_names.c - namespaces and their quotas on the device: durable when a sync says so, and both
+ * slots of their page hold the same, also if a quota changes between the writing of the two.
  */
 #include "store/kv_rig.h"
 
@@ -54,9 +55,47 @@ static void check_sync(bool sync)
     kv_stop(&k);
 }
 
+/* On until the namespace page is written once and not yet durable. */
+static void begin_checkpoint(struct kv *k)
+{
+    k->s->check.wanted = true;
+    while (k->s->check.state != KV_CHECK_FLUSH) {
+        (void)chm_kv_pump(k->s);
+    }
+}
+
+static void check_slots(void)
+{
+    struct kv k;
+    struct chm_kv_page page[2];
+    uint64_t off;
+
+    options(&k);
+    kv_start(&k);
+    set_quota(&k, 2 * MIB);
+    kv_sync(&k);
+    begin_checkpoint(&k);
+    set_quota(&k, 3 * MIB);
+    off = k.s->super.names_off;
+    kv_sync(&k);
+    while (k.s->check.state != KV_CHECK_IDLE) {
+        CHECK(chm_store_step(k.s, chm_now(k.r.dev) + MS) >= 0);
+    }
+    CHECK_IS(chm_flush(k.r.dev, KV_LONG), 0);
+    for (uint64_t i = 0; i < 2; i++) {
+        struct chm_read item = {.addr = off + i * PAGE, .len = PAGE, .buf = &page[i]};
+
+        CHECK_IS(chm_read(k.r.dev, &item, 1, KV_LONG), 1);
+        CHECK_EQ(page[i].name[k.ns].quota_bytes, 3 * MIB);
+    }
+    CHECK_EQ(page[0].head.round, page[1].head.round);
+    kv_stop(&k);
+}
+
 int main(void)
 {
     check_sync(true);
     check_sync(false);
+    check_slots();
     return 0;
 }
