@@ -337,7 +337,6 @@ static void check_half_format(void)
 
 int main(void)
 {
-
     check_half_format();
     check_refusals();
     check_header();
