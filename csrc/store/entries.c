@@ -9,8 +9,8 @@
  * Links are made only where no cycle can come of them: a new entry has no children; one that is
  * adopted later is not an ancestor of its new parent, which is looked up.
  *
- * A removed entry lets go of a visible parent at once, since that may be the next to be evicted: its
- * own removal is then recorded later. One whose parent went before it holds on to the number until
+ * A removed entry lets go of a visible parent at once, since that may be the next to be evicted:
+ * that removal is then recorded later. One whose parent went before it holds on to the number until
  * its own removal is durable, since until then what is on the drive names it.
  */
 #include <errno.h>

@@ -2,8 +2,8 @@
 /*
  * test_corpus.c - the inputs that fuzzing found worth keeping, without a fuzzer: each is run once.
  *
- * They lie in corpus/TARGET beside this file. More of them: tools/fuzz. Field reports: F43 (recovery
- * always ends), F46, F98 (damaged metadata never gives wrong bytes).
+ * They lie in corpus/TARGET beside this file. More of them: tools/fuzz. Field reports: F43
+ * (recovery always ends), F46, F98 (damaged metadata never gives wrong bytes).
  */
 #include <dirent.h>
 

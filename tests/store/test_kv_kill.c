@@ -13,8 +13,8 @@
  *
  * Every fourth run puts more than there is space for: there, what was promised may be evicted.
  *
- * Field reports: F42 (kill -9 after flush), F48 (killed between the begin and the end of a put), F75
- * (a dead owner's lock does not block).
+ * Field reports: F42 (kill -9 after flush), F48 (killed between the begin and the end of a put),
+ * F75 (a dead owner's lock does not block).
  *
  * CHM_KV_KILLS is how many runs are made (default 10), CHM_KV_SEED the seed.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_kv_names.c - namespaces and their quotas on the device: durable when a sync says so, and both
- * slots of their page hold the same, also if a quota changes between the writing of the two.
+ * test_kv_names.c - namespaces and their quotas on the device: durable when a sync says so, and
+ * both slots of their page hold the same, also if a quota changes between the writing of the two.
  */
 #include "store/kv_rig.h"
 
