@@ -126,18 +126,20 @@ bool chm_kv_check_waits(const struct chm_store *s)
 }
 
 /* The pages written last hold the newest durable state. What is to be written twice is dirty until
- * the second time. */
+ * the second time, and begins anew if it changed since: both slots carry the same round, so they
+ * have to hold the same. */
 static void turn_slots(struct chm_store *s)
 {
     for (uint32_t i = 0; i < CHM_COUNT(s->table); i++) {
         struct chm_kv_table *t = &s->table[i];
 
         for (uint32_t w = 0; w < t->pages / 64 + 1; w++) {
-            uint64_t second = t->twice ? t->writing[w] & t->again[w] : t->writing[w];
+            uint64_t changed = t->twice ? t->dirty[w] : 0;
+            uint64_t second = t->twice ? t->writing[w] & t->again[w] & ~changed : t->writing[w];
 
             t->slot[w] ^= t->writing[w];
             t->dirty[w] |= t->writing[w] & ~second;
-            t->again[w] = (t->again[w] | t->writing[w]) & ~second;
+            t->again[w] = (t->again[w] | t->writing[w]) & ~second & ~changed;
             t->writing[w] = 0;
         }
     }
@@ -149,7 +151,7 @@ static void second_slots(struct chm_store *s)
     struct chm_kv_check *c = &s->check;
     const struct chm_kv_table *t = &s->table[1];
 
-    c->pages_good = chm_bits_next_set(t->again, 0, t->pages) == t->pages;
+    c->pages_good = chm_bits_next_set(t->dirty, 0, t->pages) == t->pages;
     if (!c->pages_good) {
         c->state = KV_CHECK_PAGES;
         c->table = 1;

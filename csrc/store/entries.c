@@ -8,6 +8,10 @@
  *
  * Links are made only where no cycle can come of them: a new entry has no children; one that is
  * adopted later is not an ancestor of its new parent, which is looked up.
+ *
+ * A removed entry lets go of a visible parent at once, since that may be the next to be evicted:
+ * that removal is then recorded later. One whose parent went before it holds on to the number until
+ * its own removal is durable, since until then what is on the drive names it.
  */
 #include <errno.h>
 
@@ -252,7 +256,9 @@ void chm_kv_entry_remove(struct chm_store *s, uint32_t number)
     s->limbo_bytes += bytes;
     s->leaving++;
     s->stats.orphans -= (e->state & KV_ORPHAN) != 0;
-    set_parent(s, number, CHM_KV_NONE);
+    if (e->parent != CHM_KV_NONE && chm_kv_visible(chm_kv_at(s, e->parent))) {
+        set_parent(s, number, CHM_KV_NONE);
+    }
     if (e->children > 0) {
         s->orphan_cursor = 0;
         s->orphan_again = true;
@@ -284,6 +290,7 @@ static void entry_settle(struct chm_store *s, uint32_t number)
     s->limbo_bytes -= chm_kv_space_bytes(s, e);
     s->leaving--;
     chm_kv_place_give(s, number);
+    set_parent(s, number, CHM_KV_NONE);
     e->state = KV_GHOST;
     if (e->children == 0) {
         entry_free(s, number);

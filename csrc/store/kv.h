@@ -406,6 +406,10 @@ void chm_kv_name_seal(const struct chm_store *s, uint32_t number, struct chm_kv_
 bool chm_kv_name_is_good(const struct chm_store *s, uint32_t number,
                          const struct chm_kv_name *name);
 
+/* ---- kv_format.c */
+/* Its sizes and offsets fit together. */
+bool chm_kv_layout_is_sound(const struct chm_kv_super *p);
+
 /* ---- super.c */
 int chm_kv_super_read(struct chm_store *s, struct chm_error *err);
 /* Seal it as the next generation, and write it: as chm_kv_write_page. */

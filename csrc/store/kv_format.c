@@ -73,6 +73,26 @@ static bool set_layout(struct chm_kv_super *p)
     return true;
 }
 
+/* Could plan have made it? A right sum does not say so: another writer may have made the sum. */
+bool chm_kv_layout_is_sound(const struct chm_kv_super *p)
+{
+    struct chm_kv_super as_made = *p;
+    uint64_t unit = p->unit_bytes;
+
+    if (unit < CHM_KV_PAGE || unit % CHM_KV_PAGE != 0 || unit > CHM_KV_SUPER_STEP ||
+        p->len % unit != 0 || p->len > UINT64_MAX / 2 || p->max_objects < 1 ||
+        p->max_objects > OBJECTS_MAX || p->max_namespaces < 1 ||
+        p->max_namespaces > NAMESPACES_MAX || p->journal_pages < JOURNAL_PAGES_MIN ||
+        p->journal_pages > JOURNAL_MAX / CHM_KV_PAGE || p->journal_tail < 1 ||
+        p->names_pages != pages_for(p->max_namespaces, CHM_KV_NAMES_RECORDS) ||
+        p->index_pages != pages_for(p->max_objects, CHM_KV_INDEX_ENTRIES) ||
+        p->order_pages != pages_for(p->max_objects, CHM_KV_ORDER_NUMBERS) ||
+        !set_layout(&as_made)) {
+        return false;
+    }
+    return memcmp(&as_made, p, sizeof(as_made)) == 0;
+}
+
 static int plan(struct chm_store *s, const struct chm_store_format_options *o,
                 struct chm_error *err)
 {

@@ -13,30 +13,64 @@
 
 /* ---- parents */
 
-/* A parent that is no object, or lies in another namespace, is none; the child then is an orphan.
- * A cycle, which only damage can make, is cut where it is met. */
-static bool parent_is_lost(const struct chm_store *s, const struct chm_kv_entry *e)
+/* No parent, on the device neither, as soon as the page is written. */
+static void forget_parent(struct chm_store *s, uint32_t number)
 {
-    return e->parent >= s->touched || chm_kv_state_of(chm_kv_at(s, e->parent)) != KV_LIVE ||
-           chm_kv_at(s, e->parent)->ns != e->ns;
+    chm_kv_at(s, number)->parent = CHM_KV_NONE;
+    chm_kv_table_mark(s, 0, number / CHM_KV_INDEX_ENTRIES);
 }
 
-static void link_parents(struct chm_store *s)
+/* A parent that is a ghost is lost, and keeps its number; one in another namespace, or none that
+ * could be, is damage. The child is an orphan. */
+static void link_parent(struct chm_store *s, uint32_t number)
 {
-    for (uint32_t i = 0; i < s->touched; i++) {
-        struct chm_kv_entry *e = chm_kv_at(s, i);
+    struct chm_kv_entry *e = chm_kv_at(s, number);
+    bool ghost, good;
 
-        if (chm_kv_state_of(e) != KV_LIVE || e->parent == CHM_KV_NONE) {
-            continue;
+    if (chm_kv_state_of(e) != KV_LIVE || e->parent == CHM_KV_NONE) {
+        return;
+    }
+    ghost = e->parent < s->touched && chm_kv_state_of(chm_kv_at(s, e->parent)) == KV_GHOST;
+    good = e->parent < s->touched && chm_kv_state_of(chm_kv_at(s, e->parent)) == KV_LIVE &&
+           chm_kv_at(s, e->parent)->ns == e->ns;
+    if (s->evict->chains && !good) {
+        e->state |= KV_ORPHAN;
+        s->stats.orphans++;
+    }
+    if (!s->evict->chains || (!good && !ghost)) {
+        forget_parent(s, number);
+    }
+}
+
+/* Cycles, which only damage can make. Each entry is walked over twice: marked as on the path, then
+ * as done. */
+static void cut_cycles(struct chm_store *s, uint8_t *marks)
+{
+    enum { ON_PATH = 1, DONE = 2 };
+
+    for (uint32_t i = 0; i < s->touched; i++) {
+        uint32_t at = i, last = CHM_KV_NONE;
+
+        while (at != CHM_KV_NONE && !marks[at]) {
+            marks[at] = ON_PATH;
+            last = at;
+            at = chm_kv_at(s, at)->parent;
         }
-        if (!s->evict->chains || parent_is_lost(s, e)) {
-            if (s->evict->chains) {
-                e->state |= KV_ORPHAN;
-                s->stats.orphans++;
-            }
-            e->parent = CHM_KV_NONE;
+        if (at != CHM_KV_NONE && marks[at] == ON_PATH) {
+            forget_parent(s, last);
+        }
+        for (at = i; at != CHM_KV_NONE && marks[at] == ON_PATH; at = chm_kv_at(s, at)->parent) {
+            marks[at] = DONE;
         }
     }
+}
+
+static void link_parents(struct chm_store *s, uint8_t *marks)
+{
+    for (uint32_t i = 0; i < s->touched; i++) {
+        link_parent(s, i);
+    }
+    cut_cycles(s, marks);
     for (uint32_t i = 0; i < s->touched; i++) {
         const struct chm_kv_entry *e = chm_kv_at(s, i);
 
@@ -48,12 +82,10 @@ static void link_parents(struct chm_store *s)
 
 /* ---- recency after a crash */
 
-enum { PLACED = 1, ON_PATH = 2 };
-
 struct sorter {
     struct chm_store *s;
     uint32_t *path; /* from an entry up to the first ancestor that is placed */
-    uint8_t *marks;
+    uint8_t *placed;
 };
 
 static int by_stamp(const void *a, const void *b)
@@ -63,33 +95,20 @@ static int by_stamp(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static void cut_parent(struct chm_store *s, uint32_t number)
-{
-    struct chm_kv_entry *e = chm_kv_at(s, number);
-
-    chm_kv_at(s, e->parent)->children--;
-    e->parent = CHM_KV_NONE;
-}
-
-/* Put an entry at the old end, behind all its ancestors. */
+/* Put an entry at the old end, behind all its ancestors. Ghosts are in no list. */
 static void place_one(struct sorter *o, uint32_t number)
 {
     struct chm_store *s = o->s;
-    uint32_t depth = 0, *path = o->path;
+    uint32_t depth = 0;
 
-    for (uint32_t at = number; at != CHM_KV_NONE && !(o->marks[at] & PLACED);
+    for (uint32_t at = number;
+         at != CHM_KV_NONE && !o->placed[at] && chm_kv_visible(chm_kv_at(s, at));
          at = chm_kv_at(s, at)->parent) {
-        uint32_t parent = chm_kv_at(s, at)->parent;
-
-        o->marks[at] |= ON_PATH;
-        path[depth++] = at;
-        if (parent != CHM_KV_NONE && !(o->marks[parent] & PLACED) && (o->marks[parent] & ON_PATH)) {
-            cut_parent(s, at);
-        }
+        o->path[depth++] = at;
     }
     while (depth-- > 0) {
-        chm_kv_recent_push(s, path[depth], CHM_KV_NONE, true);
-        o->marks[path[depth]] = PLACED;
+        chm_kv_recent_push(s, o->path[depth], CHM_KV_NONE, true);
+        o->placed[o->path[depth]] = 1;
     }
 }
 
@@ -116,11 +135,11 @@ static int order_by_stamp(struct chm_store *s)
     uint32_t n = 0, newest = newest_stamp(s);
 
     o.path = malloc((s->touched + 1ull) * sizeof(*o.path));
-    o.marks = calloc(s->touched + 1ull, 1);
-    if (!keys || !o.path || !o.marks) {
+    o.placed = calloc(s->touched + 1ull, 1);
+    if (!keys || !o.path || !o.placed) {
         free(keys);
         free(o.path);
-        free(o.marks);
+        free(o.placed);
         return -ENOMEM;
     }
     for (uint32_t i = 0; i < s->touched; i++) {
@@ -132,14 +151,14 @@ static int order_by_stamp(struct chm_store *s)
     }
     qsort(keys, n, sizeof(*keys), by_stamp);
     for (uint32_t i = 0; i < n; i++) {
-        if (!(o.marks[(uint32_t)keys[i]] & PLACED)) {
+        if (!o.placed[(uint32_t)keys[i]]) {
             place_one(&o, (uint32_t)keys[i]);
         }
     }
     s->stamp = newest;
     free(keys);
     free(o.path);
-    free(o.marks);
+    free(o.placed);
     return 0;
 }
 
@@ -197,15 +216,15 @@ static void orphans_last(struct chm_store *s)
 
 int chm_kv_recover_order(struct chm_store *s, uint8_t *buf)
 {
-    int rc;
-
     uint8_t *marks = calloc(s->touched + 1ull, 1);
     bool done;
+    int rc;
 
     if (!marks) {
         return -ENOMEM;
     }
-    link_parents(s);
+    link_parents(s, marks);
+    memset(marks, 0, s->touched);
     s->orphan_cursor = s->stats.orphans > 0 ? 0 : CHM_KV_NONE;
     done = s->info.clean && order_by_pages(s, buf, marks);
     free(marks);

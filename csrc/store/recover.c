@@ -93,12 +93,33 @@ static void admit_rank(struct chm_store *s, uint16_t rank, uint8_t *buf)
     }
 }
 
-/* What is no object is free. */
+/* What is no object, and is named as a parent, keeps its number: else the next that gets it would
+ * be taken for that parent, here or by the next recovery. */
+static void gather_ghosts(struct chm_store *s)
+{
+    for (uint32_t i = 0; i < s->touched && s->evict->chains; i++) {
+        uint32_t parent = chm_kv_at(s, i)->parent;
+        struct chm_kv_entry *p;
+
+        if (chm_kv_at(s, i)->state != KV_LIVE || parent >= s->max) {
+            continue;
+        }
+        p = chm_kv_at(s, parent);
+        if (p->state != KV_LIVE) {
+            *p = (struct chm_kv_entry){.parent = CHM_KV_NONE, .state = KV_GHOST};
+            s->touched = (uint32_t)chm_max(s->touched, parent + 1);
+        }
+    }
+}
+
+/* What is no object and no ghost is free. */
 static void gather_free(struct chm_store *s)
 {
     s->free_head = CHM_KV_NONE;
     for (uint32_t i = s->touched; i-- > 0;) {
-        if (chm_kv_state_of(chm_kv_at(s, i)) != KV_LIVE) {
+        uint32_t state = chm_kv_at(s, i)->state;
+
+        if (state != KV_LIVE && state != KV_GHOST) {
             *chm_kv_at(s, i) = (struct chm_kv_entry){.next = s->free_head};
             s->free_head = i;
             s->free_count++;
@@ -131,6 +152,7 @@ int chm_kv_recover(struct chm_store *s, struct chm_error *err)
     admit_rank(s, RANK_JOURNAL, buf);
     admit_rank(s, RANK_PAGE, buf);
     admit_rank(s, RANK_OLD, buf);
+    gather_ghosts(s);
     gather_free(s);
     s->stamp = s->super.stamp;
     return chm_kv_recover_order(s, buf);

@@ -12,6 +12,10 @@
 #include "store/recover.h"
 #include "util/runs.h"
 
+/* Checkpoints that were begun and never ended since the superblock was written: no more than these.
+ * A round beyond is damage, and would make everything that is written later look old. */
+enum { AHEAD_MAX = 1 << 20 };
+
 struct slot {
     const struct chm_kv_page *p;
     bool whole; /* the page's sum is right */
@@ -68,6 +72,9 @@ static struct slot slot_look(const struct chm_store *s, uint32_t kind, uint32_t 
     slot.round = slot.whole ? (uint32_t)p->head.round : 0;
     if (!slot.whole) {
         look_into(s, kind, number, &slot);
+    }
+    if (slot.known && (int32_t)(slot.round - (uint32_t)s->super.round) > AHEAD_MAX) {
+        slot.known = slot.whole = false;
     }
     return slot;
 }

@@ -82,6 +82,11 @@ static int super_check_range(const struct chm_store *s, struct chm_error *err)
                  (unsigned long long)p->base, (unsigned long long)s->base);
         return -EXDEV;
     }
+    if (!chm_kv_layout_is_sound(p)) {
+        snprintf(err->text, sizeof(err->text),
+                 "the superblock's sizes do not fit together: nothing can be read; format it anew");
+        return -EBADMSG;
+    }
     len -= len % p->unit_bytes;
     if (p->len != len) {
         snprintf(err->text, sizeof(err->text),
@@ -105,6 +110,7 @@ int chm_kv_super_read(struct chm_store *s, struct chm_error *err)
     struct chm_kv_super *both = chm_kv_map(s, 2 * sizeof(*both));
     enum super_verdict v[2];
     int best = 0;
+    bool pair;
 
     if (!both) {
         return -ENOMEM;
@@ -123,10 +129,12 @@ int chm_kv_super_read(struct chm_store *s, struct chm_error *err)
         return super_refuse(v[best], &both[best], err);
     }
     s->super = both[best];
-    s->info.clean = s->super.clean && v[!best] == SUPER_GOOD;
+    /* One of another store: formatting was cut off, and what it replaced may have been newer. */
+    pair = v[!best] == SUPER_GOOD && memcmp(both[0].id, both[1].id, sizeof(both[0].id)) == 0;
+    s->info.clean = s->super.clean && pair;
     s->info.recovered_damaged += v[!best] != SUPER_GOOD;
     s->journal.safe_tail = s->journal.tail = s->super.journal_tail;
-    if (v[!best] == SUPER_GOOD) {
+    if (pair) {
         s->journal.safe_tail = chm_min(both[!best].journal_tail, s->super.journal_tail);
     }
     return super_check_range(s, err);

@@ -190,6 +190,12 @@ static bool names_wait(const struct chm_store *s)
     return s->names_logged < s->space_count;
 }
 
+/* Records that are not durable. Those of namespaces are on no list. */
+static bool journal_waits(const struct chm_store *s)
+{
+    return s->journal.page.head.count > 0 || s->journal.next - 1 > s->journal.durable;
+}
+
 static bool all_recorded(const struct chm_store *s)
 {
     return s->sync.ready.count == 0 && s->sync.dying.count == 0 && !names_wait(s) &&
@@ -221,7 +227,7 @@ static bool has_work(const struct chm_store *s)
     const struct chm_kv_sync *y = &s->sync;
 
     return y->fresh.count > 0 || y->dying.count > 0 || y->recording.count > 0 ||
-           y->logged.count > 0 || names_wait(s);
+           y->logged.count > 0 || names_wait(s) || journal_waits(s);
 }
 
 static bool is_due(const struct chm_store *s)

@@ -4,6 +4,9 @@
  * same device, and at every write of one short history. The drive has a volatile cache, of which
  * any page may or may not make it.
  *
+ * Chains and single objects, two namespaces of which one has a quota that changes, deletes,
+ * evictions under all policies, objects of one chunk and of several, and openings that are cut off too.
+ *
  * Field reports: F42 (what was flushed is there after a restart), F43 (whole and right or a miss; a
  * second recovery finds the same), F48 (a put that was cut off leaves nothing behind).
  *
@@ -14,7 +17,7 @@
 enum { CUTS = 400, ROUNDS = 12, STEPS = 120 };
 
 struct total {
-    uint64_t cuts, clean, checked, found, promised;
+    uint64_t cuts, clean, checked, found, promised, reopened;
 };
 
 static void add(struct total *t, const struct crash *c)
@@ -24,6 +27,7 @@ static void add(struct total *t, const struct crash *c)
     t->checked += c->checked;
     t->found += c->found;
     t->promised += c->promised;
+    t->reopened += c->reopened;
 }
 
 static uint64_t number_of(const char *name, uint64_t fallback)
@@ -35,11 +39,13 @@ static uint64_t number_of(const char *name, uint64_t fallback)
 
 static void run_seed(uint64_t seed, struct total *t)
 {
+    static const char *const policies[] = {NULL, NULL, "lru", "fifo"};
     struct crash c = {.random = seed};
 
     crash_options(&c);
     c.random = seed;
     c.large = seed % 2;
+    c.k.o.eviction = policies[seed / 2 % CHM_COUNT(policies)];
     crash_start(&c);
     for (int i = 0; i < ROUNDS; i++) {
         uint64_t at = 1 + chm_random(&c.random) % (i % 3 == 0 ? 12 : 90);
@@ -62,8 +68,9 @@ static void check_random(void)
         run_seed(seed, &t);
     }
     printf("%" PRIu64 " power cuts and %" PRIu64 " clean closes at random; %" PRIu64
-           " keys looked at, %" PRIu64 " found whole, %" PRIu64 " of them promised\n",
-           t.cuts, t.clean, t.checked, t.found, t.promised);
+           " keys looked at, %" PRIu64 " found whole, %" PRIu64 " of them promised; %" PRIu64
+           " openings cut off\n",
+           t.cuts, t.clean, t.checked, t.found, t.promised, t.reopened);
     CHECK(t.promised > t.cuts); /* the promises are not empty */
 }
 
@@ -86,7 +93,7 @@ static bool run_short(uint64_t n, uint64_t seed, struct total *t)
     add(t, &c);
     kv_crash(&c.k); /* recovery itself is cut off: the next one finds the same */
     kv_device(&c.k);
-    kv_open_store(&c.k);
+    crash_open(&c);
     for (uint64_t i = 0; i < CRASH_KEYS; i++) {
         CHECK_EQ(crash_look(&c, i), c.key[i].shown);
     }

@@ -239,9 +239,22 @@ static void feature(struct chm_kv_super *p)
     p->features = 4;
 }
 
-static void damaged(struct chm_kv_super *p)
+/* Sizes that no format makes, under a sum that is right. */
+static void no_unit(struct chm_kv_super *p)
 {
     p->features = 0;
+    p->unit_bytes = 0;
+}
+
+static void other_pages(struct chm_kv_super *p)
+{
+    p->unit_bytes = PAGE;
+    p->index_pages += 5;
+}
+
+static void damaged(struct chm_kv_super *p)
+{
+    p->index_pages -= 5;
     p->len++;
 }
 
@@ -275,6 +288,10 @@ static void check_refusals(void)
     refuse(&k, -EPROTO, "version 9");
     super_edit(&k, feature, true);
     refuse(&k, -EPROTO, "features 0x4");
+    super_edit(&k, no_unit, true);
+    refuse(&k, -EBADMSG, "do not fit together");
+    super_edit(&k, other_pages, true);
+    refuse(&k, -EBADMSG, "do not fit together");
     super_edit(&k, damaged, false);
     refuse(&k, -EBADMSG, "damaged");
     k.f.max_objects = 1000000;
@@ -283,8 +300,44 @@ static void check_refusals(void)
     chm_sim_keep_free(&k.keep);
 }
 
+/* A forced format of which only one superblock arrived. What is left of the old store is its older
+ * superblock, which says clean; but it was opened since. */
+static void check_half_format(void)
+{
+    struct kv k;
+    struct chm_kv_super p;
+    struct chm_store_info info;
+    uint64_t older;
+
+    make(&k, true);
+    kv_device(&k);
+    kv_open_store(&k); /* writes over the older of the two */
+    CHECK_IS(kv_delete(&k, 0), 0);
+    CHECK_IS(kv_put(&k, 200, PAGE, 1), 0);
+    kv_sync(&k);
+    older = k.s->super.generation - 1;
+    CHECK_EQ(older % 2, (k.s->super.generation + 1) % 2);
+    kv_crash(&k);
+    memcpy(&p, k.keep.image.live + MIB + (older + 1) % 2 * MIB, sizeof(p));
+    CHECK_EQ(p.generation, older + 1);
+    p.id[0] ^= 1;
+    p.generation = 1 + older % 2;
+    p.journal_tail = 1;
+    chm_kv_super_seal(&p);
+    memcpy(k.keep.image.live + MIB + (older + 1) % 2 * MIB, &p, sizeof(p));
+    memcpy(k.keep.image.durable + MIB + (older + 1) % 2 * MIB, &p, sizeof(p));
+    kv_device(&k);
+    kv_open_store(&k);
+    CHECK_IS(chm_store_info(k.s, &info), 0);
+    CHECK_EQ(info.clean, 0);
+    CHECK(!kv_has(&k, 0)); /* the journal was read */
+    CHECK_IS(kv_get(&k, 200, PAGE, 1), 0);
+    kv_stop(&k);
+}
+
 int main(void)
 {
+    check_half_format();
     check_refusals();
     check_header();
     check_flips(true);
