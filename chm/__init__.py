@@ -12,6 +12,7 @@
 docs/api.md goes through all of it by task.
 """
 
+from chm import store
 from chm._buffers import aligned_empty
 from chm._ffi import PAGE, lib, text
 from chm.batch import Batch
@@ -19,6 +20,8 @@ from chm.device import Device, format, format_device, open, sim
 from chm.errors import (
     BadHeader,
     Busy,
+    Cancelled,
+    ChainBroken,
     ChmError,
     Closed,
     Deadlock,
@@ -28,16 +31,21 @@ from chm.errors import (
     ForeignMember,
     Forked,
     InvalidArgument,
+    KeysFailed,
     MediaError,
+    NewerFormat,
     NotFound,
     OutOfRange,
+    QuotaFull,
     StaleHandle,
     TableFull,
     TooLarge,
     Unsupported,
     WaitTimeout,
     WouldBlock,
+    WrongSize,
 )
+from chm.job import Job, ObjectLease
 from chm.options import (
     FaultOptions,
     FormatOptions,
@@ -57,7 +65,18 @@ from chm.request import (
     chm_prefetch_wait,
 )
 from chm.space import Object, Put, Space
-from chm.stats import DeviceInfo, Histogram, SpaceStats, Stats, StreamInfo
+from chm.stats import (
+    DeviceInfo,
+    Histogram,
+    NamespaceInfo,
+    SpaceStats,
+    Stats,
+    StoredObject,
+    StoreInfo,
+    StoreStats,
+    StreamInfo,
+)
+from chm.store import Store
 from chm.stream import Piece, Stream
 from chm.units import (
     format_duration,
@@ -76,6 +95,8 @@ __all__ = [
     "BadHeader",
     "Batch",
     "Busy",
+    "Cancelled",
+    "ChainBroken",
     "ChmError",
     "Closed",
     "Deadlock",
@@ -90,21 +111,31 @@ __all__ = [
     "FormatOptions",
     "Histogram",
     "InvalidArgument",
+    "Job",
+    "KeysFailed",
     "MediaError",
+    "NamespaceInfo",
+    "NewerFormat",
     "NotFound",
     "Object",
+    "ObjectLease",
     "Options",
     "OutOfRange",
     "PaceOptions",
     "Piece",
     "Ptr",
     "Put",
+    "QuotaFull",
     "Request",
     "SimOptions",
     "Space",
     "SpaceStats",
     "StaleHandle",
     "Stats",
+    "Store",
+    "StoreInfo",
+    "StoreStats",
+    "StoredObject",
     "Stream",
     "StreamInfo",
     "TableFull",
@@ -113,6 +144,7 @@ __all__ = [
     "WaitTimeout",
     "WouldBlock",
     "Write",
+    "WrongSize",
     "__version__",
     "aligned_empty",
     "cache_policies",
@@ -132,4 +164,5 @@ __all__ = [
     "parse_size",
     "sim",
     "sim_options",
+    "store",
 ]

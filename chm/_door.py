@@ -33,6 +33,7 @@ from chm.errors import ChmError, Unsupported, check, error_from_text, error_of
 from chm.units import seconds_to_ns
 
 if TYPE_CHECKING:
+    from chm._house import House
     from chm.aio import Waiters
     from chm.space import Space
     from chm.stream import Stream
@@ -44,7 +45,13 @@ STEPPED_SLICE_NS = 20_000_000  # shorter: other threads wait for the lock meanwh
 # Views that must be gone, then the call to make with its arguments.
 Leftover = tuple[Sequence["weakref.ref[Any]"], Callable[..., Any], tuple[Any, ...]]
 
-_CALLS = [name.removeprefix("gated_") for name in dir(lib) if name.startswith("gated_")]
+# Calls on a store go through its own gate, too: chm/_house.py.
+_OF_STORES = ("store_open", "store_format", "store_close")
+_CALLS = [
+    name
+    for name in (full.removeprefix("gated_") for full in dir(lib) if full.startswith("gated_"))
+    if not name.startswith("store_") or name in _OF_STORES
+]
 
 _TURNED_AWAY = (-errno.ESHUTDOWN, -errno.ECHILD)
 BUSY = -errno.EALREADY
@@ -157,6 +164,7 @@ class Door:
         "slice_ns",
         "spaces",
         "state",
+        "stores",
         "streams",
         "threaded",
         "views",
@@ -186,6 +194,7 @@ class Door:
         self.registered: dict[int, Any] = {}
         self.streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self.spaces: weakref.WeakSet[Space] = weakref.WeakSet()
+        self.stores: set[House] = set()  # closed with the device, also when nobody has them
         self.waiters: Waiters | None = None
         _doors.add(self)
 
@@ -270,16 +279,18 @@ class Door:
                 return
             if count := sum(view() is not None for view in list(self.views.values())):
                 raise BufferError(f"{count} views of {self.name} are alive; drop them, then close")
-            self._shut_children()
+            started = time.monotonic()
+            self._shut_children(timeout)
             if self.waiters is not None:
                 self.waiters.shut()
             # The last call cannot be interrupted, so what may take long is waited for here.
-            started = time.monotonic()
             lost = self.flush(timeout) == -errno.EIO  # told once: not again by the close
             self._end(timeout if self.virtual else timeout - (time.monotonic() - started))
             check(-errno.EIO if lost else 0, "close", self.name)
 
-    def _shut_children(self) -> None:
+    def _shut_children(self, timeout: float) -> None:
+        for store in list(self.stores):
+            store.close(timeout)
         for stream in list(self.streams):
             stream.close()
         for space in list(self.spaces):
@@ -342,6 +353,8 @@ def _after_fork_in_child() -> None:
         door.gate.shut(errno.ECHILD)
         # A lock may be held by a thread that does not exist here.
         door.closing = threading.Lock()
+        for store in door.stores:
+            store.forked()
         door.garbage.clear()
     _orphans.clear()
 

@@ -73,7 +73,7 @@ class Exists(ChmError, FileExistsError):
 
 
 class BadHeader(ChmError):
-    """EBADMSG: a backing file without a device header, or with a damaged one."""
+    """EBADMSG: a device header, a store or an object whose checksum is wrong or that is none."""
 
 
 class ForeignMember(ChmError):
@@ -90,6 +90,37 @@ class Closed(ChmError):
 
 class Forked(ChmError, ChildProcessError):
     """ECHILD: the device was opened in the parent process. Open it in the child instead."""
+
+
+class QuotaFull(ChmError):
+    """EDQUOT: the namespace has its quota, and nothing in it can be evicted."""
+
+
+class WrongSize(ChmError):
+    """EMSGSIZE: the object has another length than the buffer. Nothing was read."""
+
+
+class ChainBroken(ChmError):
+    """ENOLINK: not put, because the key before it was refused: it would never be found."""
+
+
+class Cancelled(ChmError):
+    """ECANCELED: the job was cancelled before this key had ended."""
+
+
+class NewerFormat(ChmError):
+    """EPROTO: made by a newer version of this package, which can read it."""
+
+
+class KeysFailed(ChmError):
+    """Some keys of a job failed; ``errno`` is that of the first of them.
+
+    ``errors`` has the exception of each by its place, ``statuses`` all results: 0 or above is
+    success, so what is not in ``errors`` has been done.
+    """
+
+    errors: dict[int, ChmError]
+    statuses: list[int]
 
 
 _BY_ERRNO: dict[int, type[ChmError]] = {
@@ -112,6 +143,11 @@ _BY_ERRNO: dict[int, type[ChmError]] = {
     errno.EOPNOTSUPP: Unsupported,
     errno.ESHUTDOWN: Closed,
     errno.ECHILD: Forked,
+    errno.EDQUOT: QuotaFull,
+    errno.EMSGSIZE: WrongSize,
+    errno.ENOLINK: ChainBroken,
+    errno.ECANCELED: Cancelled,
+    errno.EPROTO: NewerFormat,
 }
 
 _HINTS: dict[int, str] = {
@@ -127,6 +163,17 @@ def error_of(rc: int, what: str, path: str | None = None) -> ChmError:
     code = -rc
     reason = _HINTS.get(code) or os.strerror(code)
     return _BY_ERRNO.get(code, ChmError)(code, f"{what}: {reason}", path)
+
+
+def keys_failed(what: str, statuses: list[int]) -> KeysFailed:
+    """The exception for a job of which at least one key has a status below 0, not raised."""
+    errors = {i: error_of(rc, f"{what} of key {i}") for i, rc in enumerate(statuses) if rc < 0}
+    first, error = next(iter(errors.items()))
+    reason = os.strerror(-statuses[first])
+    text = f"{what}: {len(errors)} of {len(statuses)} keys failed, the first is key {first}"
+    failed = KeysFailed(error.errno, f"{text} ({reason})")
+    failed.errors, failed.statuses = errors, statuses
+    return failed
 
 
 def error_from_text(code: int, text: str, path: str | None = None) -> ChmError:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from chm._door import fields_of
-from chm._ffi import ffi, field_names, lib
+from chm._ffi import ffi, field_names, lib, text
+from chm.units import FOREVER_NS
 
 SUB: int = lib.CHM_HIST_SUB
 
@@ -268,3 +269,167 @@ def stats_of(struct: Any) -> Stats:
         value = getattr(struct, name)
         values[name] = value if isinstance(value, int) else _histogram(value)
     return Stats(**values)
+
+
+@dataclass(frozen=True)
+class StoreInfo(Record):
+    """What a store is. ``id`` is random, one for each format, in hex."""
+
+    id: str
+    base: int
+    len: int
+    data_base: int
+    data_bytes: int
+    journal_bytes: int
+    version: int
+    max_objects: int
+    max_namespaces: int
+    namespaces: int
+    memory_entries_bytes: int
+    memory_directory_bytes: int
+    memory_other_bytes: int
+    open_ns: int
+    recovered_objects: int
+    recovered_records: int
+    recovered_damaged: int
+    recovered_dropped: int
+    clean: bool
+    degraded: bool
+    eviction: str
+
+
+@dataclass(frozen=True)
+class StoreStats(Record):
+    """Counters of a store, of one moment, since it was opened. They close:
+
+    put_keys = admitted + skipped + duplicate + put_failed + put_open, skipped = the skipped_...;
+    lookups = lookup_hits + lookup_misses; gets = hits + misses + get_errors + get_open;
+    used_bytes + free_bytes + limbo_bytes = the data space.
+    """
+
+    put_keys: int
+    admitted: int
+    skipped: int
+    duplicate: int
+    put_failed: int
+    put_open: int
+    skipped_buffer: int
+    skipped_space: int
+    skipped_quota: int
+    skipped_objects: int
+    skipped_chain: int
+    admitted_bytes: int
+    lookups: int
+    lookup_hits: int
+    lookup_misses: int
+    gets: int
+    hits: int
+    misses: int
+    get_errors: int
+    get_open: int
+    hit_bytes: int
+    direct_bytes: int
+    copied_bytes: int
+    leased_bytes: int
+    errors_io: int
+    errors_checksum: int
+    errors_late: int
+    errors_size: int
+    errors_cancelled: int
+    errors_room: int
+    deleted: int
+    evicted: int
+    evicted_bytes: int
+    dropped: int
+    objects: int
+    payload_bytes: int
+    used_bytes: int
+    free_bytes: int
+    limbo_bytes: int
+    largest_free_bytes: int
+    free_extents: int
+    split_objects: int
+    leases: int
+    pins: int
+    orphans: int
+    not_durable: int
+    jobs: int
+    jobs_ended: int
+    syncs: int
+    sync_errors: int
+    records: int
+    journal_pages: int
+    checkpoints: int
+    index_pages: int
+    metadata_bytes: int
+    get_ns: Histogram
+    put_ns: Histogram
+    lease_ns: Histogram
+    sync_ns: Histogram
+
+
+@dataclass(frozen=True)
+class NamespaceInfo(Record):
+    """A namespace: ``id`` is the hash of its name, ``quota_bytes`` None without a quota."""
+
+    id: int
+    quota_bytes: int | None
+    used_bytes: int
+    payload_bytes: int
+    objects: int
+    name: bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The name as text; bytes that are no UTF-8 as escapes."""
+        return {**super().to_dict(), "name": self.name.decode("utf-8", "backslashreplace")}
+
+
+@dataclass(frozen=True)
+class StoredObject(Record):
+    """An object of a store: sizes in bytes; ``pins`` counts leases and jobs that use it now."""
+
+    key: bytes
+    parent: bytes | None
+    ns: int
+    length: int
+    used_bytes: int
+    children: int
+    durable: bool
+    pins: int
+    extents: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Keys in hex."""
+        parent = None if self.parent is None else self.parent.hex()
+        return {**super().to_dict(), "key": self.key.hex(), "parent": parent}
+
+
+def store_info_of(struct: Any) -> StoreInfo:
+    values: dict[str, Any] = {}
+    for name in field_names("struct chm_store_info"):
+        value = getattr(struct, name)
+        values[name] = value if isinstance(value, int) else None
+    values["id"] = bytes(ffi.buffer(struct.id)).hex()
+    values["eviction"] = text(struct.eviction)
+    values["clean"], values["degraded"] = bool(struct.clean), bool(struct.degraded)
+    return StoreInfo(**values)
+
+
+def store_stats_of(struct: Any) -> StoreStats:
+    values: dict[str, Any] = {}
+    for name in field_names("struct chm_store_stats"):
+        value = getattr(struct, name)
+        values[name] = value if isinstance(value, int) else _histogram(value)
+    return StoreStats(**values)
+
+
+def namespace_info_of(struct: Any) -> NamespaceInfo:
+    quota = struct.quota_bytes
+    return NamespaceInfo(
+        id=struct.id,
+        quota_bytes=None if quota == FOREVER_NS else quota,
+        used_bytes=struct.used_bytes,
+        payload_bytes=struct.payload_bytes,
+        objects=struct.objects,
+        name=bytes(ffi.buffer(struct.name, struct.name_len)),
+    )

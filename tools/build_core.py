@@ -83,25 +83,32 @@ def gated(header: str) -> tuple[str, str]:
     """Declarations and code of ``gated_NAME(gate, ...)`` for every chm_NAME that takes a handle.
 
     Going in, the call and leaving are one call from Python, so that no Python code, of a finaliser
-    or of a signal handler, ever runs inside.
+    or of a signal handler, ever runs inside. A store is closed while its device stays open, so its
+    calls go through a gate of its own as well: ``gated_NAME(gate, own, ...)``.
     """
     bare = re.sub(r"/\*.*?\*/", " ", header, flags=re.DOTALL)
     found = re.findall(
-        r"^(u?int(?:\d+_t)?) chm_(\w+)\((chm_(?:dev|stream|space) \*[^)]*)\);", bare, re.MULTILINE
+        r"^(u?int(?:\d+_t)?) chm_(\w+)\((chm_(dev|stream|space|store) \*[^)]*)\);",
+        bare,
+        re.MULTILINE,
     )
     declared, code = [], []
-    for result, name, params in found:
+    for result, name, params, kind in found:
         if name == "close":
             continue
         words = " ".join(params.split())
         args = ", ".join(re.findall(r"(\w+)(?:,|$)", words))
-        head = f"{result} gated_{name}(struct chm_gate *gate, {words})"
+        gates = ["own", "gate"] if kind == "store" and name != "store_close" else ["gate"]
+        takes = ", ".join(f"struct chm_gate *{gate}" for gate in reversed(gates))
+        head = f"{result} gated_{name}({takes}, {words})"
         declared.append(f"{head};\n")
-        code.append(
-            f"static {head}\n{{\n    {result} rc = ({result})chm_gate_enter(gate);\n"
-            f"    if (rc == 0) {{\n        rc = chm_{name}({args});\n"
-            "        chm_gate_leave(gate);\n    }\n    return rc;\n}\n"
-        )
+        body = f"rc = chm_{name}({args});\n"
+        for gate in reversed(gates):
+            body = (
+                f"rc = ({result})chm_gate_enter({gate});\n    if (rc == 0) {{\n"
+                f"    {body}    chm_gate_leave({gate});\n    }}\n"
+            )
+        code.append(f"static {head}\n{{\n    {result} rc;\n    {body}    return rc;\n}}\n")
     return "".join(declared), "".join(code)
 
 

@@ -81,3 +81,20 @@ class WholeRequest(Placement):
             return min(ask.nodes, key=lambda n: (n.used_bytes, n.number)).number
         self._next += 1
         return (self._next - 1) % len(ask.nodes)
+
+
+@registered
+class Interleave(Placement):
+    """Every block on the next node in turn, as pages of interleaved memory are (baseline).
+
+    A request reads at the rate of all nodes, needs all of them, and disturbs all the others.
+    """
+
+    name = "interleave"
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def place(self, ask: Place) -> int | None:
+        self._next += 1
+        return (self._next - 1) % len(ask.nodes)
