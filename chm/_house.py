@@ -297,7 +297,7 @@ class House:
 
     def _finish(self, timeout: float) -> None:
         end = time.monotonic() + timeout
-        self._let_end(end if not self.door.virtual else time.monotonic() + 3600.0)
+        self._let_end(self.door.now() + seconds_to_ns(timeout))
         rc = int(self.c.store_stop(self.s, 0))
         while self._drain(0) > 0 or self._noted:
             pass
@@ -317,10 +317,10 @@ class House:
         self._lose_the_rest()
         check(rc, "close of the store", self.name)
 
-    def _let_end(self, end: float) -> None:
+    def _let_end(self, end_ns: int) -> None:
         """Let running jobs end, in slices between which signals are handled."""
-        while self.running and time.monotonic() < end:
-            told = self._drain(seconds_to_ns(None) if self.door.virtual else self.door.slice_ns)
+        while self.running and (left := end_ns - self.door.now()) > 0:
+            told = self._drain(left if self.door.virtual else min(left, self.door.slice_ns))
             if told < 0:
                 time.sleep(0.001)
             elif told == 0 and self.door.virtual:
