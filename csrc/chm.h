@@ -1124,7 +1124,7 @@ struct chm_store_page {
 /*
  * The newest page of the store at base of the device that path is a member of, and up to max of its
  * namespaces in ns (NULL: none). Changes nothing anywhere, and does not wait for the owner. With an
- * error *out means nothing. Errors: -ENOENT (no process has the device open: open it), -EBUSY (one
+ * error *out means nothing. Errors: -ESRCH (no process has the device open: open it), -EBUSY (one
  * has, and publishes nothing; text names it), -EPROTO (it uses another version of this library),
  * -EACCES, -EBADMSG (no chm device), or what the system said about path.
  */

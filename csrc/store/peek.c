@@ -122,7 +122,7 @@ int chm_store_peek(const char *path, uint64_t base, struct chm_store_page *out,
         return refuse(err, -EBADMSG, path, "no chm device, or its header is damaged");
     }
     if (!locked) {
-        return refuse(err, -ENOENT, path, "no process has it open");
+        return refuse(err, -ESRCH, path, "no process has it open");
     }
     fd = open_page(h.device_id, base);
     rc = fd < 0 ? fd : read_retrying(fd, out, ns, max);
