@@ -4,7 +4,8 @@
 - Every request that reads has a *share* of the window of each node that it reads from: at least two
   of its blocks (one if two do not fit), so that one can arrive while the other is used; at most
   128 MiB; between that, an equal part of what is left. Requests are admitted in order of arrival,
-  when their minimum fits. Those admitted take turns, a piece each.
+  when their minimum fits beside what others hold; while one waits, nobody goes beyond its minimum.
+  Those admitted take turns, a piece each. All together never hold more than the window.
 - A hint stages the first blocks of a request before it reads. It is a reader that nobody reads yet:
   the read adopts it. It gives way to readers that are not admitted, and expires.
 - A read ends at its deadline (10 s) with a usable prefix and the exact keys to compute again.
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from chm.errors import ChmError
+from chm.errors import ChmError, Deadlock
 from chm.events import NO_LOG, EventLog
 from chm.job import DUPLICATE, Job
 from chm.lookup import Found
@@ -217,12 +218,45 @@ class Manager:
         with self.lock:
             self._admit()
             able = [reader for reader in self._readers if reader.admitted]
-            shares = self._shares(able)
+            fair = self._fair(able)
+            committed = self._committed(able)
             while able:
                 at = self._turn % len(able)
                 self._turn += 1
-                order = able[at:] + able[:at]
-                able = [r for r in order if r.issue(shares[id(r)])]
+                able = [r for r in able[at:] + able[:at] if self._issue(r, fair, committed)]
+
+    def _issue(self, reader: Reader, fair: dict[int, int], committed: dict[int, int]) -> bool:
+        """Let a reader issue a piece, of its minimum or of what nobody else has a right to."""
+        least, shares = self._minimum(reader), {}
+        before = {n: max(size, reader.held.get(n, 0)) for n, size in least.items()}
+        for n, size in least.items():
+            free = self.pool.nodes[n].window_bytes - committed[n]
+            most = min(size + fair[n], self._window, before[n] + max(free, 0))
+            shares[n] = max(most, size)
+        issued = reader.issue(shares)
+        for n, was in before.items():
+            committed[n] += max(least[n], reader.held.get(n, 0)) - was
+        return issued
+
+    def _committed(self, readers: Sequence[Reader]) -> dict[int, int]:
+        """Bytes of each node's window that readers hold or have a right to."""
+        taken: dict[int, int] = {}
+        for reader in readers:
+            for n, size in self._minimum(reader).items():
+                taken[n] = taken.get(n, 0) + max(size, reader.held.get(n, 0))
+        return taken
+
+    def _fair(self, readers: Sequence[Reader]) -> dict[int, int]:
+        """What each may hold beyond its minimum, by node: an equal part of the rest."""
+        taken: dict[int, int] = {}
+        count: dict[int, int] = {}
+        for reader in readers:
+            for n, size in self._minimum(reader).items():
+                taken[n] = taken.get(n, 0) + size
+                count[n] = count.get(n, 0) + 1
+        if len(readers) < len(self._readers):
+            return dict.fromkeys(taken, 0)  # somebody waits for room
+        return {n: max(self.pool.nodes[n].window_bytes - taken[n], 0) // count[n] for n in taken}
 
     def _minimum(self, reader: Reader) -> dict[int, int]:
         """Bytes that a reader has to have of each node: two blocks, or one if two do not fit."""
@@ -233,23 +267,21 @@ class Manager:
         return least
 
     def _admit(self) -> None:
-        taken: dict[int, int] = {}
-        for reader in self._readers:
-            least = self._minimum(reader)
-            if not reader.admitted:
-                fits = all(
-                    taken.get(n, 0) + size <= self.pool.nodes[n].window_bytes
-                    for n, size in least.items()
-                )
-                if not fits and self._make_way(reader):
-                    self._admit()
-                    return
-                if not fits:
+        for reader in list(self._readers):
+            if reader.admitted:
+                continue
+            while not self._fits(reader):
+                if not self._make_way(reader):
                     return  # in order: nobody is admitted before it
-                reader.admitted = True
-                self._changed.notify_all()
-            for n, size in least.items():
-                taken[n] = taken.get(n, 0) + size
+            reader.admitted = True
+            self._changed.notify_all()
+
+    def _fits(self, reader: Reader) -> bool:
+        taken = self._committed([r for r in self._readers if r.admitted])
+        return all(
+            taken.get(n, 0) + size <= self.pool.nodes[n].window_bytes
+            for n, size in self._minimum(reader).items()
+        )
 
     def _make_way(self, reader: Reader) -> bool:
         """A hint gives its window to a request that reads; whether one did."""
@@ -261,31 +293,17 @@ class Manager:
                 return True
         return False
 
-    def _shares(self, readers: Sequence[Reader]) -> dict[int, dict[int, int]]:
-        """What each reader may hold of each node: its minimum and an equal part of the rest."""
-        minimum = {id(reader): self._minimum(reader) for reader in readers}
-        taken: dict[int, int] = {}
-        count: dict[int, int] = {}
-        for least in minimum.values():
-            for n, size in least.items():
-                taken[n] = taken.get(n, 0) + size
-                count[n] = count.get(n, 0) + 1
-        rest = {n: max(self.pool.nodes[n].window_bytes - taken[n], 0) // count[n] for n in taken}
-        return {
-            key: {n: max(min(size + rest[n], self._window), size) for n, size in least.items()}
-            for key, least in minimum.items()
-        }
-
     def wait_admitted(self, reader: Reader) -> int:
-        """Wait until it is the reader's turn. 0, -ETIME at its deadline, or -EDEADLK if nobody
-        else can go on, since the devices are stepped by the caller."""
+        """Wait until it is the reader's turn. 0, or -ETIME at its deadline. Raises Deadlock where
+        only the caller itself could let others go on, since it steps the devices."""
         stepped = any(
             node.device is not None and not node.device.info.threaded for node in self.pool.nodes
         )
         with self._changed:
             while not reader.admitted:
                 if stepped:
-                    return -errno.EDEADLK
+                    text = "other requests hold the window: let one of them go on first"
+                    raise Deadlock(errno.EDEADLK, text)
                 if self.now() >= reader.deadline_ns:
                     return -errno.ETIME
                 self._changed.wait(_LOOK_S)

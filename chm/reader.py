@@ -270,7 +270,8 @@ class Reader:
     def take(self) -> ObjectLease | None:
         """The next block, in the window; None when nothing more comes: see ``outcome``.
 
-        Raises Deadlock while the consumer looks at so many blocks that the next has no space.
+        Raises Deadlock while the consumer looks at so many blocks, of this or other requests, that
+        the next has no space: it goes on when some are given back.
         """
         if self.buffers is not None:
             raise InvalidArgument(errno.EINVAL, "this reader loads: wait for it")
@@ -313,7 +314,9 @@ class Reader:
                 still.append((lease, node))
             else:
                 self._return(lease, node)
-        self._out = still
+        if len(still) < len(self._out):
+            self._out = still
+            self._manager.pump()  # what was given back is somebody's next piece
 
     def _return(self, lease: ObjectLease, node: int) -> None:
         lease.release()

@@ -871,8 +871,8 @@ enum chm_store_exists_flag {
 int chm_store_exists(chm_store *s, uint32_t ns, const struct chm_key *keys, uint32_t n,
                      uint32_t flags, uint8_t *found, uint64_t *lens);
 
-/* Where an object lies now. Nothing keeps it there, and its bytes are not checked on this way: it is
- * for placing, for telling, and for a door that reads what a lease holds. */
+/* Where an object lies now. Nothing keeps it there, and its bytes are not checked on this way: it
+ * is for placing, for telling, and for a door that reads what a lease holds. */
 struct chm_store_place {
     uint64_t addr;    /* device address of its first byte; 0: no such object */
     uint64_t len;     /* payload bytes */

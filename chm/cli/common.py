@@ -20,6 +20,7 @@ from chm.stats import NamespaceInfo, Record
 from chm.units import parse_size
 
 DRAM = "64MiB"
+_PIPE_COLUMNS = 160
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -201,14 +202,22 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
+def console() -> Console:
+    """Standard output; wide where it is no terminal, so that nothing is cut in a pipe."""
+    made = Console(highlight=False, markup=False)
+    if not made.is_terminal:
+        made.width = _PIPE_COLUMNS
+    return made
+
+
 def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Name and value, one below the other."""
     table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False, markup=False).print(table)
+    console().print(table)
 
 
 def tell(table: Table) -> None:
     """Print a table on standard output."""
-    Console(highlight=False, markup=False).print(table)
+    console().print(table)

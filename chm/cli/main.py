@@ -71,8 +71,9 @@ def cli(verbose: bool) -> None:
 
     Exit codes: 0 done, 1 failed or damage found, 2 wrong usage, 130 interrupted.
     """
-    level = logging.INFO if verbose else logging.ERROR
-    logging.basicConfig(level=level, format="%(name)s: %(message)s", force=True)
+    logging.getLogger("chm").addHandler(logging.NullHandler())
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 
 
 for _command in (format_command, resize, info, ls, verify, evict, stats, metrics):

@@ -8,12 +8,12 @@ import time
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
 import chm
-from chm.cli.common import Target, emit, json_option, note, plain, target_options
+from chm.cli.common import Target, console, emit, json_option, note, plain, target_options
 from chm.stats import GET_ERRORS, SKIPPED, Histogram
 from chm.units import format_duration, format_rate, format_size
 
@@ -169,7 +169,7 @@ def stats(
     """
     looks = range(count or 1) if count or not watch else itertools.count()
     before: chm.Snapshot | None = None
-    live = Live(console=Console(highlight=False, markup=False), auto_refresh=False)
+    live = Live(console=console(), auto_refresh=False)
     show = watch and not as_json and live.console.is_terminal
     if show:
         live.start()

@@ -257,8 +257,8 @@ int chm_backing_look(const char *path, void *page, bool *locked, uint32_t *pid)
     if (rc == 0) {
         memcpy(&s, bytes + STAMP_AT, sizeof(s));
         memset(bytes + STAMP_AT, 0, sizeof(s));
-        *locked = whole.l_type != F_UNLCK;
         *pid = s.mark == stamp_mark ? s.pid : 0;
+        *locked = whole.l_type != F_UNLCK && !is_dead(*pid);
     }
     return rc;
 }

@@ -17,6 +17,8 @@
 #include "util/runs.h"
 #include "util/util.h"
 
+enum { SECTOR = 512 };
+
 /* Zeros that take memory only when written, however large. */
 static uint8_t *image_map(uint64_t bytes)
 {
@@ -156,16 +158,25 @@ void chm_sim_image_barrier(struct chm_sim_image *s, uint32_t member)
     }
 }
 
+static void cut_part(struct chm_sim_image *s, uint64_t at, uint64_t len, uint64_t *seed)
+{
+    if (chm_random(seed) & 1) {
+        memcpy(s->durable + at, s->live + at, len);
+    } else {
+        memcpy(s->live + at, s->durable + at, len);
+    }
+}
+
 void chm_sim_image_cut(struct chm_sim_image *s, uint64_t *seed)
 {
     uint64_t page = 0, end = s->bytes / CHM_SIM_PAGE;
 
+    /* Kept images may tear pages: of one in four, each sector has a coin of its own. */
     while (s->durable && (page = chm_bits_next_set(s->dirty, page, end)) < end) {
-        uint8_t *live = s->live + page * CHM_SIM_PAGE, *durable = s->durable + page * CHM_SIM_PAGE;
-        if (chm_random(seed) & 1) {
-            memcpy(durable, live, CHM_SIM_PAGE);
-        } else {
-            memcpy(live, durable, CHM_SIM_PAGE);
+        uint64_t step = s->keep && chm_random(seed) % 4 == 0 ? SECTOR : CHM_SIM_PAGE;
+
+        for (uint64_t at = 0; at < CHM_SIM_PAGE; at += step) {
+            cut_part(s, page * CHM_SIM_PAGE + at, step, seed);
         }
         chm_bits_clear(s->dirty, page, 1);
     }

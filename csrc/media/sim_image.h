@@ -26,8 +26,8 @@ struct chm_sim_image {
 
 /*
  * Tests: an image that goes from one simulated device to the next (chm_sim_options.keep), and a
- * power cut planned for it. Zeroed memory is an empty one. From the cut on nothing changes the
- * bytes, whatever a device that knows of no cut still writes.
+ * power cut planned for it, which may also tear pages. Zeroed memory is an empty one. From the cut
+ * on nothing changes the bytes, whatever a device that knows of no cut still writes.
  */
 struct chm_sim_keep {
     struct chm_sim_image image;

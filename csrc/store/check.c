@@ -27,7 +27,7 @@ static void check_begin(struct chm_store *s)
     c->wanted = false;
     c->table = c->cursor = 0;
     c->pages_good = false;
-    c->round = ++s->super.round;
+    c->round = ++c->last_round;
     c->covers = s->journal.durable;
     for (uint32_t i = 0; i < CHM_COUNT(s->table); i++) {
         memset(s->table[i].writing, 0, (s->table[i].pages / 64 + 1) * sizeof(uint64_t));
@@ -76,6 +76,7 @@ static void super_fill(struct chm_store *s)
     p->journal_tail = s->check.covers + 1;
     p->journal_tail_sum = s->check.covers ? j->sums[s->check.covers % p->journal_pages] : 0;
     p->stamp = s->stamp;
+    p->round = s->check.round;
     p->clean = s->check.closing;
 }
 

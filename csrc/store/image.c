@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * image.c - entries and records as they are on the device. Each carries a sum of its own, tied to
- * its number and to the store, so that a damaged page costs what was damaged in it and no more.
+ * its number and to the store, so that a damaged page costs what was damaged in it and no more; and
+ * to the round or the journal page that it was written with, so that what a torn page still has of
+ * older contents is not taken for new.
  */
 #include "store/kv.h"
 
@@ -40,9 +42,10 @@ bool chm_kv_image_is_good(const struct chm_store *s, uint32_t number,
     return image->children == image_sum(s, number, image);
 }
 
-uint64_t chm_kv_delete_sum(const struct chm_store *s, uint32_t number)
+uint64_t chm_kv_record_sum(const struct chm_store *s, uint32_t number, uint64_t seq,
+                           const void *body, uint64_t bytes)
 {
-    return chm_sum_once(&number, sizeof(number), seed_of(s, number));
+    return chm_sum_once(body, bytes, seed_of(s, number) ^ seq * UINT64_C(0x9E3779B97F4A7C15));
 }
 
 static uint64_t name_sum(const struct chm_store *s, uint32_t number, const struct chm_kv_name *name)

@@ -242,9 +242,10 @@ struct chm_kv_check {
     bool pages_good; /* the flush that was waited for has landed */
     bool closing;    /* the superblock says clean */
     uint32_t table, cursor;
-    uint64_t round;
-    uint64_t covers; /* journal pages up to here are in the pages */
-    uint64_t ticket; /* number of the flush to wait for */
+    uint64_t round;      /* of this one */
+    uint64_t last_round; /* highest ever begun; the superblock has the last that ended */
+    uint64_t covers;     /* journal pages up to here are in the pages */
+    uint64_t ticket;     /* number of the flush to wait for */
 };
 
 struct chm_store {
@@ -414,7 +415,9 @@ void chm_kv_image(const struct chm_store *s, uint32_t number, bool there, uint64
                   struct chm_kv_entry *out);
 bool chm_kv_image_is_good(const struct chm_store *s, uint32_t number,
                           const struct chm_kv_entry *image);
-uint64_t chm_kv_delete_sum(const struct chm_store *s, uint32_t number);
+/* Sum of a record other than a put, in journal page seq. */
+uint64_t chm_kv_record_sum(const struct chm_store *s, uint32_t number, uint64_t seq,
+                           const void *body, uint64_t bytes);
 void chm_kv_name_seal(const struct chm_store *s, uint32_t number, struct chm_kv_name *name);
 bool chm_kv_name_is_good(const struct chm_store *s, uint32_t number,
                          const struct chm_kv_name *name);

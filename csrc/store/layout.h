@@ -144,6 +144,12 @@ struct chm_kv_name {
 
 _Static_assert(sizeof(struct chm_kv_name) == 288, "layout");
 
+/* What a namespace record in the journal holds. */
+struct chm_kv_name_record {
+    struct chm_kv_name name;
+    uint64_t sum; /* of the name, tied to the journal page */
+};
+
 /* A page of metadata. */
 struct chm_kv_page {
     struct chm_kv_head head;
@@ -158,9 +164,9 @@ struct chm_kv_page {
 _Static_assert(sizeof(struct chm_kv_page) == CHM_KV_PAGE, "a page of metadata is a page");
 
 enum chm_kv_record_kind {
-    CHM_KV_PUT = 1,    /* body: the entry */
-    CHM_KV_DELETE = 2, /* body: 8 bytes, the sum of the number */
-    CHM_KV_NAME = 3,   /* body: struct chm_kv_name */
+    CHM_KV_PUT = 1,    /* body: the entry; its `prev` is the low half of the journal page */
+    CHM_KV_DELETE = 2, /* body: 8 bytes, a sum tied to number and journal page */
+    CHM_KV_NAME = 3,   /* body: struct chm_kv_name_record */
 };
 
 /* A record in a journal page. */

@@ -236,7 +236,7 @@ int chm_kv_save_order(struct chm_store *s)
         saved++;
         number = chm_kv_at(s, number)->next;
         if (page.head.count == CHM_KV_ORDER_NUMBERS || saved == s->stats.objects) {
-            page.head.round = s->super.round + 1; /* the checkpoint that comes now */
+            page.head.round = s->check.last_round + 1; /* the checkpoint that comes now */
             chm_kv_page_seal(s, &page, CHM_KV_ORDER, n);
             rc = chm_kv_write_page_wait(s, s->super.order_off + n * s->unit, &page);
             n++;

@@ -4,7 +4,8 @@
  *
  * A page belongs to the chain if its number is the next one and it carries the sum of the page
  * before. If its own sum is wrong, but all of that is right, it is damaged or torn: each record has
- * a sum of its own, and those that are right were true when they were written, so they are used. If
+ * a sum of its own, tied to this page, and those that are right were true when they were written,
+ * so they are used. If
  * only what chains it is damaged, putting that right makes its sum right.
  */
 #include "store/recover.h"
@@ -14,22 +15,24 @@ enum verdict { PAGE_WHOLE, PAGE_DAMAGED, PAGE_NONE };
 /* ---- records */
 
 static bool record_is_good(const struct chm_store *s, const struct chm_kv_record *r,
-                           const uint8_t *body)
+                           const uint8_t *body, uint64_t seq)
 {
     struct chm_kv_entry entry;
-    struct chm_kv_name name;
+    struct chm_kv_name_record name;
     uint64_t sum;
 
     switch (r->kind) {
     case CHM_KV_PUT:
         memcpy(&entry, body, sizeof(entry));
-        return r->number < s->max && chm_kv_image_is_good(s, r->number, &entry);
+        return r->number < s->max && entry.prev == (uint32_t)seq &&
+               chm_kv_image_is_good(s, r->number, &entry);
     case CHM_KV_DELETE:
         memcpy(&sum, body, sizeof(sum));
-        return r->number < s->max && sum == chm_kv_delete_sum(s, r->number);
+        return r->number < s->max && sum == chm_kv_record_sum(s, r->number, seq, "", 0);
     default:
         memcpy(&name, body, sizeof(name));
-        return r->number < s->super.max_namespaces && chm_kv_name_is_good(s, r->number, &name);
+        return r->number < s->super.max_namespaces &&
+               name.sum == chm_kv_record_sum(s, r->number, seq, &name.name, sizeof(name.name));
     }
 }
 
@@ -41,7 +44,7 @@ static uint32_t bytes_of(uint16_t kind)
     case CHM_KV_DELETE:
         return sizeof(struct chm_kv_record) + sizeof(uint64_t);
     case CHM_KV_NAME:
-        return sizeof(struct chm_kv_record) + sizeof(struct chm_kv_name);
+        return sizeof(struct chm_kv_record) + sizeof(struct chm_kv_name_record);
     default:
         return 0;
     }
@@ -82,7 +85,7 @@ static void replay(struct chm_store *s, const struct chm_kv_page *p)
         memcpy(&r, p->bytes + at, sizeof(r));
         bytes = bytes_of(r.kind);
         if (bytes > 0 && bytes <= sizeof(p->bytes) - at &&
-            record_is_good(s, &r, p->bytes + at + sizeof(r))) {
+            record_is_good(s, &r, p->bytes + at + sizeof(r), p->head.seq)) {
             apply(s, &r, p->bytes + at + sizeof(r));
             at += bytes;
         } else {

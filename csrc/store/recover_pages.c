@@ -4,9 +4,10 @@
  *
  * Of the two slots of a page the newer counts, entry by entry: each entry carries a sum and the
  * round of the checkpoint that wrote it, so a damaged page still gives what is not damaged in it.
- * For an entry that is damaged in the newer slot the older slot is believed only if the checkpoint
- * that wrote the newer one never ended (the power failed on the way: the journal has everything
- * since). Else it is out of date, and the object is lost.
+ * An entry of the newer slot that is damaged, or, since a page may be torn, of an older round, is
+ * looked for in both slots if the checkpoint that wrote the newer one never ended: the power failed
+ * on the way, and the journal has everything since. Else what is found is out of date, and the
+ * object is lost.
  */
 #include "store/recover.h"
 #include "util/runs.h"
@@ -90,6 +91,22 @@ static void take_entry(struct chm_store *s, uint32_t number, const struct chm_kv
     s->touched = (uint32_t)chm_max(s->touched, number + 1);
 }
 
+/* Of a page that is torn: what is left in the slot from before, or what the other slot says. */
+static const struct chm_kv_entry *better(const struct chm_store *s, uint32_t number, uint32_t i,
+                                         const struct chm_kv_entry *left, const struct slot *older)
+{
+    static const struct chm_kv_entry NONE = {0};
+    const struct chm_kv_entry *other = &older->p->entry[i];
+
+    if (!older->known || !item_is_good(s, CHM_KV_INDEX, number, i, older)) {
+        other = NULL;
+    }
+    if (left && other) {
+        return is_newer(left->prev, other->prev) ? left : other;
+    }
+    return left ? left : other ? other : &NONE;
+}
+
 static void take_index(struct chm_store *s, uint32_t number, const struct slot *newer,
                        const struct slot *older)
 {
@@ -98,10 +115,13 @@ static void take_index(struct chm_store *s, uint32_t number, const struct slot *
     uint16_t rank = is_strange(older) ? RANK_OLD : RANK_PAGE;
 
     for (uint32_t i = 0; i < CHM_KV_INDEX_ENTRIES && first + i < s->max; i++) {
-        if (item_is_good(s, CHM_KV_INDEX, number, i, newer)) {
-            take_entry(s, first + i, &newer->p->entry[i], rank);
-        } else if (unfinished && older->known && item_is_good(s, CHM_KV_INDEX, number, i, older)) {
-            take_entry(s, first + i, &older->p->entry[i], RANK_OLD);
+        const struct chm_kv_entry *image = &newer->p->entry[i];
+        bool good = item_is_good(s, CHM_KV_INDEX, number, i, newer);
+
+        if (good && image->prev == newer->round) {
+            take_entry(s, first + i, image, rank);
+        } else if (unfinished) {
+            take_entry(s, first + i, better(s, number, i, good ? image : NULL, older), RANK_OLD);
         }
     }
 }
@@ -203,5 +223,5 @@ void chm_kv_recover_pages(struct chm_store *s, uint8_t *buf, uint64_t bytes)
     take_table(s, 1, s->super.names_pages, buf, bytes, &round);
     take_table(s, 0, (uint32_t)chm_min(s->super.index_high, s->super.index_pages), buf, bytes,
                &round);
-    s->super.round = round;
+    s->check.last_round = round;
 }

@@ -123,7 +123,7 @@ static bool record_put(struct chm_store *s, uint32_t number)
         chm_kv_entry_retire(s, number);
         return true;
     }
-    chm_kv_image(s, number, true, 0, &image);
+    chm_kv_image(s, number, true, s->journal.next, &image);
     if (!chm_kv_journal_add(s, CHM_KV_PUT, number, &image, sizeof(image))) {
         return false;
     }
@@ -135,7 +135,7 @@ static bool record_put(struct chm_store *s, uint32_t number)
 
 static bool record_delete(struct chm_store *s, uint32_t number)
 {
-    uint64_t sum = chm_kv_delete_sum(s, number);
+    uint64_t sum = chm_kv_record_sum(s, number, s->journal.next, "", 0);
 
     if (!chm_kv_journal_add(s, CHM_KV_DELETE, number, &sum, sizeof(sum))) {
         return false;
@@ -149,9 +149,11 @@ static bool record_delete(struct chm_store *s, uint32_t number)
 static bool record_name(struct chm_store *s, uint32_t number)
 {
     struct chm_kv_space *space = &s->spaces[number];
+    struct chm_kv_name_record r = {.name = space->name};
 
-    chm_kv_name_seal(s, number, &space->name);
-    if (!chm_kv_journal_add(s, CHM_KV_NAME, number, &space->name, sizeof(space->name))) {
+    chm_kv_name_seal(s, number, &r.name);
+    r.sum = chm_kv_record_sum(s, number, s->journal.next, &r.name, sizeof(r.name));
+    if (!chm_kv_journal_add(s, CHM_KV_NAME, number, &r, sizeof(r))) {
         return false;
     }
     space->logged = true;

@@ -163,7 +163,7 @@ def test_what_is_reserved_counts_as_load(pool: Pool) -> None:
 
 
 def test_a_dead_node_is_replaced_and_counted(pool: Pool) -> None:
-    """F15: what was there is a miss, not an error; the next block of that request goes elsewhere."""
+    """F15: what was there is a miss, no error; the next block of that request goes elsewhere."""
     master = LocalMaster(pool, "m")
     home = do(master, pool, "r", keys(1, 2))[0]
     master.reserve("r", [key(3)], [SIZE], key(2))  # remembered by the master
@@ -273,5 +273,3 @@ def test_the_hint_goes_out_before_the_rest_is_asked_for() -> None:
     order.clear()
     Lookup(Asked(0), Hints()).find("r", keys(0, 100))
     assert order == ["ask"]
-
-

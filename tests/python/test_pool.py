@@ -64,9 +64,8 @@ def test_alloc_on_a_node() -> None:
         assert (room.node, pool.spilled) == (1, 1)
         with pytest.raises(chm.DeviceFull):
             pool.alloc(32 * MIB)
-        with pytest.raises(chm.InvalidArgument):
-            with pool.alloc(4096) as room:
-                room.fill(b"too short")
+        with pytest.raises(chm.InvalidArgument), pool.alloc(4096) as room:
+            room.fill(b"too short")
         made[0].free()
         objects = pool.nodes[1].space.stats.objects
         assert objects == 3

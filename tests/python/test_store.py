@@ -289,7 +289,8 @@ def test_objects_can_be_listed_and_found(store, ns) -> None:
     addr = places[0].addr
     store.sync().result()
     assert np.array_equal(store.device.read(addr, 4096), contents(1, 4096))
-    assert json.dumps(store.info.to_dict()) and json.dumps(store.stats().to_dict())
+    assert json.dumps(store.info.to_dict())
+    assert json.dumps(store.stats().to_dict())
 
 
 def test_the_address_of_an_object_with_chunks(store, ns) -> None:
@@ -457,38 +458,38 @@ def test_a_failed_read_is_an_error_of_that_key(tmp_path) -> None:
     path = tmp_path / "a.chm"
     reads = filled(path, 8, 64 * KIB)
     script = f"{reads + 5} read err 5"
-    with chm.open(path, dram_bytes=32 * MIB, fault={"script": script}) as dev:
-        with chm.Store(dev) as store:
-            ns = store.namespace("a")
-            out = aligned(8 * 64 * KIB).reshape(8, 64 * KIB)
-            job = store.get(ns, keys(1, 8), out).wait()
-            failed = [i for i, status in enumerate(job.statuses) if status < 0]
-            assert len(failed) == 1
-            assert job.statuses[failed[0]] == -errno.EIO
-            assert isinstance(job.errors[failed[0]], chm.MediaError)
-            there = store.exists(ns, keys(1, 8)).tolist()
-            assert there == [i not in failed for i in range(8)]
-            good = [i for i in range(8) if i not in failed]
-            assert np.array_equal(out[good], blocks(1, 8, 64 * KIB)[good])
-            store.put(ns, [key(1 + failed[0])], contents(1 + failed[0], 64 * KIB)).result()
-            assert store.exists(ns, keys(1, 8)).all()  # healed
+    dev = chm.open(path, dram_bytes=32 * MIB, fault={"script": script})
+    with dev, chm.Store(dev) as store:
+        ns = store.namespace("a")
+        out = aligned(8 * 64 * KIB).reshape(8, 64 * KIB)
+        job = store.get(ns, keys(1, 8), out).wait()
+        failed = [i for i, status in enumerate(job.statuses) if status < 0]
+        assert len(failed) == 1
+        assert job.statuses[failed[0]] == -errno.EIO
+        assert isinstance(job.errors[failed[0]], chm.MediaError)
+        there = store.exists(ns, keys(1, 8)).tolist()
+        assert there == [i not in failed for i in range(8)]
+        good = [i for i in range(8) if i not in failed]
+        assert np.array_equal(out[good], blocks(1, 8, 64 * KIB)[good])
+        store.put(ns, [key(1 + failed[0])], contents(1 + failed[0], 64 * KIB)).result()
+        assert store.exists(ns, keys(1, 8)).all()  # healed
 
 
 def test_every_read_fails(tmp_path) -> None:
     """F05: no get ever succeeds, and what was in the window before is never given out."""
     path = tmp_path / "a.chm"
     reads = filled(path, 8, 64 * KIB)
-    with chm.open(path, dram_bytes=32 * MIB, fault={"script": f"{reads}- read err 5"}) as dev:
-        with chm.Store(dev) as store:
-            ns = store.namespace("a")
-            out = np.full((8, 64 * KIB), 7, np.uint8)
-            assert store.lease(ns, keys(1, 4)).wait().prefix == 0
-            assert store.get(ns, keys(1, 8), out, copy=True).wait().prefix == 0
-            assert (out == 7).all()
-            assert not store.exists(ns, keys(1, 8)).any()
-            stats = store.stats()
-            assert stats.hits == 0
-            assert_closes(stats)
+    dev = chm.open(path, dram_bytes=32 * MIB, fault={"script": f"{reads}- read err 5"})
+    with dev, chm.Store(dev) as store:
+        ns = store.namespace("a")
+        out = np.full((8, 64 * KIB), 7, np.uint8)
+        assert store.lease(ns, keys(1, 4)).wait().prefix == 0
+        assert store.get(ns, keys(1, 8), out, copy=True).wait().prefix == 0
+        assert (out == 7).all()
+        assert not store.exists(ns, keys(1, 8)).any()
+        stats = store.stats()
+        assert stats.hits == 0
+        assert_closes(stats)
 
 
 def test_a_store_that_is_dropped_open_warns_and_makes_room(make: Make) -> None:

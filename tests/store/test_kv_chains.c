@@ -178,6 +178,44 @@ static void step_evict(struct forest *f)
     }
 }
 
+/* Two chains in one batch. */
+static void step_look_two(struct forest *f, uint32_t a, uint32_t b, uint32_t n)
+{
+    struct chm_key keys[2 * DEPTH];
+    uint32_t run_a = leading(f, a, n), run_b = leading(f, b, n);
+
+    for (uint32_t d = 0; d < run_a; d++) {
+        keys[d] = kv_key(node_at(a, d));
+    }
+    for (uint32_t d = 0; d < run_b; d++) {
+        keys[run_a + d] = kv_key(node_at(b, d));
+    }
+    CHECK_IS(chm_store_exists(f->k.s, f->k.ns, keys, run_a + run_b, CHM_STORE_TOUCH, NULL, NULL),
+             run_a + run_b);
+    f->now++;
+    for (uint32_t d = 0; d < run_a + run_b && !is(f, "fifo"); d++) {
+        f->node[kv_number(&keys[d])].used = f->now * 1000 + (is(f, "lru") ? d : 0);
+    }
+}
+
+/* The recency list: every visible entry once, and no child newer than its parent. */
+static void check_list(const struct forest *f)
+{
+    const struct chm_store *s = f->k.s;
+    uint64_t seen[NODES + 1] = {0}, n = 0;
+
+    for (uint32_t i = s->spaces[f->k.ns].newest; i != CHM_KV_NONE; i = chm_kv_at(s, i)->next) {
+        const struct chm_kv_entry *e = chm_kv_at(s, i);
+
+        CHECK(chm_kv_visible(e) && !seen[kv_number(&e->key)]);
+        seen[kv_number(&e->key)] = ++n;
+        if (e->parent != CHM_KV_NONE) {
+            CHECK(seen[kv_number(&chm_kv_at(s, e->parent)->key)]);
+        }
+    }
+    CHECK_EQ(n, s->stats.objects);
+}
+
 static void check_policy(const char *policy, uint64_t seed)
 {
     struct forest f = {.policy = policy, .random = seed};
@@ -193,9 +231,12 @@ static void check_policy(const char *policy, uint64_t seed)
             step_put(&f, chain, n);
         } else if (x % 8 < 4) {
             step_look(&f, chain, n);
+        } else if (x % 8 == 4) {
+            step_look_two(&f, chain, (uint32_t)(x / 65536 % CHAINS), n);
         } else {
             step_evict(&f);
         }
+        check_list(&f);
         if (i % 100 == 99) {
             kv_sync(&f.k);
         }
@@ -447,6 +488,32 @@ static void check_orphans(void)
     kv_stop(&k);
 }
 
+/* What hangs on a leased end of a chain stays too. */
+static void check_pinned(void)
+{
+    enum { N = 5 };
+    struct kv k;
+    uint64_t len[N] = {PAGE, PAGE, PAGE, PAGE, PAGE};
+    int32_t status[N];
+    struct chm_store_lease lease;
+    struct chm_key key = kv_key(N - 1);
+    struct chm_store_job job = {
+        .op = CHM_STORE_LEASE, .n = 1, .keys = &key, .leases = &lease, .status = status};
+
+    kv_options(&k);
+    kv_start(&k);
+    CHECK_EQ(kv_put_many(&k, 0, N, len, 1, 0, status), N);
+    CHECK_IS(kv_put(&k, 100, PAGE, 1), 0);
+    CHECK_EQ(kv_run(&k, &job).ok, 1);
+    CHECK_IS(chm_store_evict(k.s, UINT32_MAX, UINT64_MAX), 1);
+    for (uint64_t i = 0; i < N; i++) {
+        CHECK(kv_has(&k, i));
+    }
+    CHECK_IS(chm_store_release(k.s, &lease.id, 1), 1);
+    CHECK_IS(chm_store_evict(k.s, UINT32_MAX, UINT64_MAX), N);
+    kv_stop(&k);
+}
+
 int main(void)
 {
     static const char *const policies[] = {"prefix-tail", "lru", "fifo"};
@@ -463,5 +530,6 @@ int main(void)
     check_limits();
     check_split();
     check_orphans();
+    check_pinned();
     return 0;
 }
