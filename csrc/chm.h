@@ -279,8 +279,8 @@ int chm_format(const struct chm_format_options *o, struct chm_error *err);
 
 /*
  * Make a closed device larger; what is on it stays. capacity_bytes is what it shall have (0: what
- * the members that exist now allow), size, paths in order, npaths and buffered as in chm_format, the
- * rest is not looked at. Cut short, it has the old capacity or the new one. Errors: -EINVAL (it
+ * the members that exist now allow); size, paths in order, npaths and buffered as in chm_format,
+ * the rest is not looked at. Cut short, it has the old capacity or the new one. Errors: -EINVAL (it
  * would become smaller), -EXDEV (not these members), -EBUSY, -ENOSPC, -EBADMSG, or what the system
  * said.
  */

@@ -2,9 +2,9 @@
 /*
  * peek.c - reading what the owner of a store publishes (publish.c), from any process.
  *
- * Three facts make a page good: its checksum is right; the device is locked, so somebody alive
- * has it open; and that is who wrote the page, by the pid beside the lock. So a page that an owner left
- * behind when it was killed is never taken for news, whoever uses its pid now.
+ * Three facts make a page good: its checksum is right; the device is locked by a living process, so
+ * somebody has it open; and that is who wrote the page, by the pid beside the lock. So a page that
+ * an owner left behind when it was killed is never taken for news, whoever uses its pid now.
  */
 #include <errno.h>
 #include <fcntl.h>

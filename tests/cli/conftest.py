@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,8 @@ def owned(made: Chm) -> Iterator[tuple[Chm, subprocess.Popen[str]]]:
         try:
             assert owner.stdout is not None
             assert owner.stdout.readline() == "ready\n"
+            while chm.peek(made.path).stats.gets == 0:  # until that is in the page
+                time.sleep(0.01)
             yield made, owner
         finally:
             owner.kill()

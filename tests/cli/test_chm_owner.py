@@ -9,6 +9,7 @@ import urllib.request
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import chm
@@ -151,7 +152,7 @@ def test_slow_jobs_have_their_stages(made) -> None:
         ns = store.namespace("model")
         keys = [bytes([n]) * 16 for n in range(8)]
         for i in range(30):
-            store.get(ns, keys[: i % 8 + 1], [bytearray(65536)] * (i % 8 + 1)).result()
+            store.get(ns, keys[: i % 8 + 1], np.empty((i % 8 + 1, 65536), np.uint8)).result()
         slow = store.slow()
         stats = store.stats()
     assert len(slow) == 16
