@@ -82,6 +82,7 @@ static void fill(struct chm_store *s, uint64_t now, uint64_t *bytes)
     struct chm_store_page *page = s->publish.page;
     int slow;
 
+    CHM_ASSERT(page);
     memcpy(page->magic, MAGIC, sizeof(page->magic));
     page->version = CHM_STORE_PAGE_VERSION;
     page->bytes = sizeof(*page);

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import run_python
+from kit import run_python
 from store_rig import KIB, MIB, blocks, contents, filled, key, keys, small_sim
 
 import chm

@@ -11,7 +11,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import Make, run_python
+from kit import Make, run_python
 from store_rig import KIB, MIB, assert_closes, blocks, contents, filled, key, keys
 
 import chm

@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import KINDS, Make
+from kit import KINDS, Make
 from store_rig import KIB, MIB, blocks, contents, filled, key, keys
 
 import chm
