@@ -139,8 +139,10 @@ def _aged(seconds: float) -> chm.Snapshot:
 
 
 def test_written_bytes_are_kept_across_openings(made) -> None:
-    before = json.loads(made("info", "--json").stdout)["store"]["life_written_bytes"]
     made.fill()
+    before = json.loads(made("info", "--json").stdout)["store"]["life_written_bytes"]
+    assert before >= 8 * 65536
+    made.fill(namespace="other")
     after = json.loads(made("info", "--json").stdout)["store"]
     assert after["life_written_bytes"] >= before + 8 * 65536
     assert after["life_open_ns"] > 0
