@@ -68,6 +68,9 @@ def owned(made: Chm) -> Iterator[tuple[Chm, subprocess.Popen[str]]]:
             assert owner.stdout.readline() == "ready\n"
             while chm.peek(made.path).stats.gets == 0:  # until that is in the page
                 time.sleep(0.01)
+            device = chm.peek(made.path).device.device_id
             yield made, owner
         finally:
             owner.kill()
+    for where in ("/dev/shm", f"/run/user/{os.geteuid()}"):
+        Path(where, f"chm-{device}-0").unlink(missing_ok=True)
