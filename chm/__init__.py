@@ -16,7 +16,7 @@ from chm import store
 from chm._buffers import aligned_empty
 from chm._ffi import PAGE, lib, text
 from chm.batch import Batch
-from chm.device import Device, format, format_device, open, sim
+from chm.device import Device, format, format_device, grow, open, sim
 from chm.errors import (
     BadHeader,
     Busy,
@@ -35,6 +35,7 @@ from chm.errors import (
     MediaError,
     NewerFormat,
     NotFound,
+    NotOpen,
     OutOfRange,
     QuotaFull,
     StaleHandle,
@@ -56,6 +57,7 @@ from chm.options import (
     flush_policies,
     sim_options,
 )
+from chm.peek import Snapshot, peek, snapshot
 from chm.request import (
     Ptr,
     Request,
@@ -69,6 +71,7 @@ from chm.stats import (
     DeviceInfo,
     Histogram,
     NamespaceInfo,
+    SlowJob,
     SpaceStats,
     Stats,
     StoredObject,
@@ -117,6 +120,7 @@ __all__ = [
     "NamespaceInfo",
     "NewerFormat",
     "NotFound",
+    "NotOpen",
     "Object",
     "ObjectLease",
     "Options",
@@ -128,6 +132,8 @@ __all__ = [
     "QuotaFull",
     "Request",
     "SimOptions",
+    "SlowJob",
+    "Snapshot",
     "Space",
     "SpaceStats",
     "StaleHandle",
@@ -158,11 +164,14 @@ __all__ = [
     "format_duration",
     "format_rate",
     "format_size",
+    "grow",
     "open",
     "parse_duration",
     "parse_rate",
     "parse_size",
+    "peek",
     "sim",
     "sim_options",
+    "snapshot",
     "store",
 ]

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -27,9 +28,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from chm._diary import Diary, keys_of, log
 from chm._door import Door, Gate, _kept_for_ever, _patient, explained
 from chm._ffi import NULL, ffi, lib
 from chm.errors import Busy, Closed, Forked, check, error_of
+from chm.stats import StoreInfo, StoreStats, store_info_of, store_stats_of
 from chm.units import seconds_to_ns
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ _CALLS = (
     "store_namespace",
     "store_namespace_info",
     "store_release",
+    "store_slow",
     "store_stats",
     "store_step",
     "store_stop",
@@ -98,6 +102,8 @@ class House:
         self._followers: deque[threading.Event] = deque()
         self._out = ffi.new("struct chm_store_done[]", _MOST)
         self._noted = False  # out may hold jobs that were not told
+        self.diary = Diary(what)
+        self._opened_ns = door.now()
         door.stores.add(self)
         try:
             explained(partial(door.c.store_open, door.dev), options, self.place, path=what)
@@ -107,6 +113,8 @@ class House:
             self.state = "closed"
             door.stores.discard(self)
             raise
+        if log.isEnabledFor(logging.WARNING):
+            self.diary.opened(self.info(), self.stats())
 
     @property
     def s(self) -> Any:
@@ -120,6 +128,22 @@ class House:
             raise Closed(errno.ESHUTDOWN, "the store is closed")
         if self.door.garbage:
             self.door.drain()
+
+    def info(self) -> StoreInfo:
+        """What it is."""
+        out = ffi.new("struct chm_store_info *")
+        check(self.c.store_info(self.s, out), "info")
+        return store_info_of(out)
+
+    def stats(self) -> StoreStats:
+        """Its counters."""
+        out = ffi.new("struct chm_store_stats *")
+        check(self.c.store_stats(self.s, out), "stats")
+        return store_stats_of(out)
+
+    def open_s(self) -> float:
+        """How long it has been open, on the device's clock."""
+        return (self.door.now() - self._opened_ns) / 1e9
 
     # -- jobs ----------------------------------------------------------------------------------
 
@@ -172,10 +196,20 @@ class House:
             if done.id:
                 job = self.running.get(done.cookie)
                 if job is not None:
+                    if done.result < 0 and not job._ended:
+                        self._note_failure(job)
                     job._end(done.result)
                     self.running.pop(done.cookie, None)
                 done.id = 0
         self._noted = False
+
+    def _note_failure(self, job: Job) -> None:
+        if job.op == "sync":
+            if self.info().degraded:
+                self.diary.degraded()
+            return
+        kept = bool(job._c.flags & lib.CHM_STORE_KEEP)
+        self.diary.failed(job.op, keys_of(job, ffi), job.statuses.tolist(), kept)
 
     def wait(self, job: Job, timeout: float | None) -> bool:
         """Whether the job was told in time. Virtual time passes as far as it has to."""
@@ -305,6 +339,9 @@ class House:
         if rc == 0:  # the last call cannot be interrupted: wait here for what may take long
             left = timeout if self.door.virtual else end - time.monotonic()
             self.door.sliced(lambda ns: int(self.c.store_sync(self.s, ns)), max(left, 0.0))
+        counters = self.stats() if log.isEnabledFor(logging.INFO) else None
+        if self.info().degraded:
+            self.diary.degraded()
         self._leave_loops()
         self.own.shut(errno.ESHUTDOWN)
         rc = -errno.ETIMEDOUT
@@ -315,6 +352,7 @@ class House:
         self.place[0] = NULL
         self.door.stores.discard(self)
         self._lose_the_rest()
+        self.diary.closed(rc, counters)
         check(rc, "close of the store", self.name)
 
     def _let_end(self, end_ns: int) -> None:

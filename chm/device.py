@@ -119,6 +119,26 @@ def format(
     )
 
 
+def grow(
+    paths: Path | Iterable[Path], capacity: Size | None = None, *, buffered: bool = False
+) -> None:
+    """Make a closed device larger; what is on it stays, and every address with it.
+
+    ``paths`` are all its members, in order. ``capacity`` is what it shall have, rounded down to
+    whole stripe rows; ``None`` takes what the files or drives have now. A store on it is grown by
+    opening it once with ``grow=True``. Raises InvalidArgument (it would become smaller),
+    ForeignMember, Busy, DeviceFull.
+    """
+    close_orphans()
+    keep: list[Any] = []
+    names = path_list(paths)
+    struct = ffi.new("struct chm_format_options *")
+    lib.chm_format_options_init(struct)
+    _set_paths(struct, names, keep)
+    struct.capacity_bytes, struct.buffered = parse_size(capacity or 0), buffered
+    explained(lib.chm_grow, struct, path=", ".join(names))
+
+
 class Device:
     """One open device. A context manager; ``close`` it, or a ResourceWarning tells you.
 

@@ -112,6 +112,10 @@ class NewerFormat(ChmError):
     """EPROTO: made by a newer version of this package, which can read it."""
 
 
+class NotOpen(ChmError):
+    """ESRCH: no process has the device open, so nobody publishes counters. Open it yourself."""
+
+
 class KeysFailed(ChmError):
     """Some keys of a job failed; ``errno`` is that of the first of them.
 
@@ -148,6 +152,7 @@ _BY_ERRNO: dict[int, type[ChmError]] = {
     errno.ENOLINK: ChainBroken,
     errno.ECANCELED: Cancelled,
     errno.EPROTO: NewerFormat,
+    errno.ESRCH: NotOpen,
 }
 
 _HINTS: dict[int, str] = {

@@ -273,7 +273,10 @@ def stats_of(struct: Any) -> Stats:
 
 @dataclass(frozen=True)
 class StoreInfo(Record):
-    """What a store is. ``id`` is random, one for each format, in hex."""
+    """What a store is. ``id`` is random, one for each format, in hex.
+
+    ``life_written_bytes`` and ``life_open_ns`` count since format, across openings.
+    """
 
     id: str
     base: int
@@ -293,8 +296,11 @@ class StoreInfo(Record):
     recovered_records: int
     recovered_damaged: int
     recovered_dropped: int
+    life_written_bytes: int
+    life_open_ns: int
     clean: bool
     degraded: bool
+    published: bool
     eviction: str
 
 
@@ -362,10 +368,78 @@ class StoreStats(Record):
     checkpoints: int
     index_pages: int
     metadata_bytes: int
+    object_bytes: int
     get_ns: Histogram
     put_ns: Histogram
     lease_ns: Histogram
     sync_ns: Histogram
+    read_wait_ns: Histogram
+    read_device_ns: Histogram
+    read_check_ns: Histogram
+    put_wait_ns: Histogram
+    put_copy_ns: Histogram
+
+    def unbalanced(self, data_bytes: int | None = None) -> list[str]:
+        """The sums that do not close, in words; empty when all is well.
+
+        ``data_bytes`` is that of the store's info. A copy of one moment always closes.
+        """
+        skipped = sum(getattr(self, name) for name in SKIPPED)
+        errors = sum(getattr(self, name) for name in GET_ERRORS)
+        puts = self.admitted + self.skipped + self.duplicate + self.put_failed + self.put_open
+        sums = {
+            "put_keys": (self.put_keys, puts),
+            "skipped": (self.skipped, skipped),
+            "lookups": (self.lookups, self.lookup_hits + self.lookup_misses),
+            "gets": (self.gets, self.hits + self.misses + self.get_errors + self.get_open),
+            "get_errors": (self.get_errors, errors),
+        }
+        if data_bytes is not None:
+            room = self.used_bytes + self.free_bytes + self.limbo_bytes
+            sums["data_bytes"] = (data_bytes, room)
+        return [
+            f"{name} is {told}, its parts are {found} together"
+            for name, (told, found) in sums.items()
+            if told != found
+        ]
+
+
+SKIPPED = (
+    "skipped_buffer",
+    "skipped_space",
+    "skipped_quota",
+    "skipped_objects",
+    "skipped_chain",
+)
+GET_ERRORS = (
+    "errors_io",
+    "errors_checksum",
+    "errors_late",
+    "errors_size",
+    "errors_cancelled",
+    "errors_room",
+)
+
+
+@dataclass(frozen=True)
+class SlowJob(Record):
+    """A job that took long; ns, stages 0 where it did not come so far.
+
+    ``wait_ns`` until its first device work, ``device_ns`` from there to the end of the last,
+    ``work_ns`` of checksums or copying; ``begin_ns`` on the device's clock.
+    """
+
+    begin_ns: int
+    total_ns: int
+    wait_ns: int
+    device_ns: int
+    work_ns: int
+    bytes: int
+    cookie: int
+    op: str
+    n: int
+    ok: int
+    result: int
 
 
 @dataclass(frozen=True)
@@ -411,7 +485,8 @@ def store_info_of(struct: Any) -> StoreInfo:
         values[name] = value if isinstance(value, int) else None
     values["id"] = bytes(ffi.buffer(struct.id)).hex()
     values["eviction"] = text(struct.eviction)
-    values["clean"], values["degraded"] = bool(struct.clean), bool(struct.degraded)
+    for name in ("clean", "degraded", "published"):
+        values[name] = bool(values[name])
     return StoreInfo(**values)
 
 
@@ -421,6 +496,20 @@ def store_stats_of(struct: Any) -> StoreStats:
         value = getattr(struct, name)
         values[name] = value if isinstance(value, int) else _histogram(value)
     return StoreStats(**values)
+
+
+_OPS = {
+    lib.CHM_STORE_GET: "get",
+    lib.CHM_STORE_PUT: "put",
+    lib.CHM_STORE_DELETE: "delete",
+    lib.CHM_STORE_LEASE: "lease",
+    lib.CHM_STORE_SYNC: "sync",
+}
+
+
+def slow_job_of(struct: Any) -> SlowJob:
+    values = {name: getattr(struct, name) for name in field_names("struct chm_store_slow")}
+    return SlowJob(**{**values, "op": _OPS[values["op"]]})
 
 
 def namespace_info_of(struct: Any) -> NamespaceInfo:

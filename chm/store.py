@@ -34,12 +34,12 @@ from chm.job import DUPLICATE, PENDING, Job, ObjectLease
 from chm.options import Size
 from chm.stats import (
     NamespaceInfo,
+    SlowJob,
     StoredObject,
     StoreInfo,
     StoreStats,
     namespace_info_of,
-    store_info_of,
-    store_stats_of,
+    slow_job_of,
 )
 from chm.units import FOREVER_NS, parse_size, seconds_to_ns
 
@@ -104,7 +104,9 @@ class Store:
 
     ``eviction``: "prefix-tail" (only ends of chains go), "lru", "fifo". ``jobs_max`` and
     ``keys_max`` bound what is submitted and not told yet, ``leases_max`` what is held. Objects are
-    durable at the latest ``sync_s`` seconds or ``sync_bytes`` after they were put.
+    durable at the latest ``sync_s`` seconds or ``sync_bytes`` after they were put. Counters are
+    published for other processes (``chm.peek``) every ``publish_s`` seconds, None: never.
+    ``grow``: the device or range is longer than when it was formatted: use all of it from now on.
     Raises NotFound (no store here), BadHeader, NewerFormat, ForeignMember (the range is another
     one), Busy (open already), MediaError.
     """
@@ -125,6 +127,8 @@ class Store:
         free_percent: int = 2,
         sync_s: float = 1.0,
         sync_bytes: Size = "512MiB",
+        publish_s: float | None = 0.25,
+        grow: bool = False,
     ) -> None:
         o = ffi.new("struct chm_store_options *")
         lib.chm_store_options_init(o)
@@ -133,6 +137,7 @@ class Store:
         o.jobs_max, o.keys_max, o.leases_max = jobs_max, keys_max, leases_max
         o.reads_max, o.free_percent = reads_max, free_percent
         o.sync_interval_ns, o.sync_bytes = seconds_to_ns(sync_s), parse_size(sync_bytes)
+        o.publish_interval_ns, o.grow = seconds_to_ns(publish_s), grow
         self.device = device
         self._scratch: list[_Scratch] = []
         device._door.drain()
@@ -274,6 +279,7 @@ class Store:
         buffers: Any,
         *,
         copy: bool = False,
+        keep: bool = False,
         timeout: float | None = 10.0,
     ) -> Job:
         """Read objects into memory of exactly their lengths; ``buffers`` as in ``put``.
@@ -281,13 +287,13 @@ class Store:
         What begins on a page and is whole pages is read by the drive itself. ``copy`` never lets
         the drive write into the buffers, so that the job ends at its deadline even if the drive
         hangs. A miss is NotFound, another length WrongSize; a key that is late (Expired), damaged
-        or unreadable is dropped, so that it is a miss from then on. Buffers of keys that failed
-        may have been written to.
+        or unreadable is dropped, so that it is a miss from then on, unless ``keep``. Buffers of
+        keys that failed may have been written to.
         """
         memory, n = pack(keys)
         job = Job(self._house, "get", ns, memory, n)
         self._scatter(job, buffers, n, writable=True)
-        return job._start(timeout, lib.CHM_STORE_COPY * copy)
+        return job._start(timeout, lib.CHM_STORE_COPY * copy | lib.CHM_STORE_KEEP * keep)
 
     def _scatter(self, job: Job, buffers: Any, n: int, writable: bool) -> None:
         if n:
@@ -362,6 +368,15 @@ class Store:
         number = 0xFFFFFFFF if ns is None else ns
         return check(house.c.store_evict(house.s, number, parse_size(nbytes)), "evict")
 
+    def slow(self) -> list[SlowJob]:
+        """The jobs that took longest, longest first, mostly of the last hour; at most 16."""
+        house = self._house
+        house.need_open()
+        most = lib.CHM_STORE_SLOW_MAX
+        out = ffi.new("struct chm_store_slow[]", most)
+        n = check(house.c.store_slow(house.s, out, most), "slow")
+        return [slow_job_of(out[i]) for i in range(n)]
+
     def list(self) -> Iterator[StoredObject]:
         """All objects, in no order. What is put or dropped meanwhile may or may not be told."""
         house = self._house
@@ -378,19 +393,13 @@ class Store:
     @property
     def info(self) -> StoreInfo:
         """What it is: sizes, memory, how it was opened, whether it is degraded."""
-        house = self._house
-        house.need_open()
-        out = ffi.new("struct chm_store_info *")
-        check(house.c.store_info(house.s, out), "info")
-        return store_info_of(out)
+        self._house.need_open()
+        return self._house.info()
 
     def stats(self) -> StoreStats:
         """A copy of all counters, of one moment; they close (see ``StoreStats``)."""
-        house = self._house
-        house.need_open()
-        out = ffi.new("struct chm_store_stats *")
-        check(house.c.store_stats(house.s, out), "stats")
-        return store_stats_of(out)
+        self._house.need_open()
+        return self._house.stats()
 
     def room(self) -> tuple[int, int]:
         """Bytes used and free for objects; the quick form of ``stats``."""

@@ -280,6 +280,15 @@ void chm_format_options_init(struct chm_format_options *o);
 int chm_format(const struct chm_format_options *o, struct chm_error *err);
 
 /*
+ * Make a closed device larger; what is on it stays. capacity_bytes is what it shall have (0: what
+ * the members that exist now allow); size, paths in order, npaths and buffered as in chm_format,
+ * the rest is not looked at. Cut short, it has the old capacity or the new one. Errors: -EINVAL (it
+ * would become smaller), -EXDEV (not these members), -EBUSY, -ENOSPC, -EBADMSG, or what the system
+ * said.
+ */
+int chm_grow(const struct chm_format_options *o, struct chm_error *err);
+
+/*
  * Open a device. With media "sim" nothing needs to exist: the space is fresh and reads as zeros.
  * Errors: -EBUSY (open elsewhere; text names the owner's pid), -ENOENT, -EBADMSG (no or damaged
  * header), -EXDEV (member missing, swapped, or of another device), -EPROTO (format version),
@@ -778,16 +787,19 @@ void chm_store_format_options_init(struct chm_store_format_options *o);
 int chm_store_format(chm_dev *dev, const struct chm_store_format_options *o, struct chm_error *err);
 
 struct chm_store_options {
-    uint64_t size;             /* sizeof(struct chm_store_options) */
-    uint64_t base, len;        /* as at format */
-    const char *eviction;      /* "prefix-tail" (default), "lru", "fifo" */
-    uint32_t jobs_max;         /* submitted and not drained; default 256 */
-    uint32_t keys_max;         /* keys of those jobs together; default 16384 */
-    uint32_t reads_max;        /* device reads in flight; default 512 */
-    uint32_t leases_max;       /* default 1024 */
-    uint32_t free_percent;     /* of the data space that eviction keeps free; default 2 */
-    uint64_t sync_interval_ns; /* objects are made durable at least this often; default 1 s */
-    uint64_t sync_bytes;       /* or after this much; default 512 MiB */
+    uint64_t size;                /* sizeof(struct chm_store_options) */
+    uint64_t base, len;           /* as at format */
+    const char *eviction;         /* "prefix-tail" (default), "lru", "fifo" */
+    uint32_t jobs_max;            /* submitted and not drained; default 256 */
+    uint32_t keys_max;            /* keys of those jobs together; default 16384 */
+    uint32_t reads_max;           /* device reads in flight; default 512 */
+    uint32_t leases_max;          /* default 1024 */
+    uint32_t free_percent;        /* of the data space that eviction keeps free; default 2 */
+    uint64_t sync_interval_ns;    /* objects are made durable at least this often; default 1 s */
+    uint64_t sync_bytes;          /* or after this much; default 512 MiB */
+    uint64_t publish_interval_ns; /* counters for other processes (chm_store_peek) are renewed at
+                                     most this often; default 250 ms; UINT64_MAX: there are none */
+    uint32_t grow; /* 1: the range is longer than at format: use all of it from now on */
 };
 
 /* Fill o with the defaults. */
@@ -887,8 +899,9 @@ enum chm_store_op {
 enum chm_store_job_flag {
     CHM_STORE_WAIT = 1,  /* put: wait for room until the deadline; else skip at once */
     CHM_STORE_ALONE = 2, /* put: the keys are no chain; one that fails does not end the others */
-    CHM_STORE_COPY = 4   /* get: the drive never writes into parts itself, so that a late key is
+    CHM_STORE_COPY = 4,  /* get: the drive never writes into parts itself, so that a late key is
                             told at its deadline even if the drive hangs */
+    CHM_STORE_KEEP = 8   /* get, lease: an object that cannot be read stays as it is (fsck) */
 };
 
 enum chm_store_status {
@@ -1020,8 +1033,12 @@ struct chm_store_info {
     uint64_t recovered_records;      /* replayed from the journal */
     uint64_t recovered_damaged;      /* index, journal and header pages whose checksum was wrong */
     uint64_t recovered_dropped;      /* objects that did not survive the checks of open */
+    uint64_t life_written_bytes;     /* written for objects and metadata since format. After a crash
+                                    without what was written since the last checkpoint */
+    uint64_t life_open_ns;           /* it was open for so long since format; the same holds */
     uint32_t clean;                  /* 1: it had been closed clean */
     uint32_t degraded;               /* 1: metadata cannot be written: puts answer -EIO */
+    uint32_t published;              /* 1: other processes can look at its counters */
     char eviction[16];
 };
 
@@ -1051,12 +1068,69 @@ struct chm_store_stats {
     /* what durability costs */
     uint64_t syncs, sync_errors, records, journal_pages, checkpoints, index_pages;
     uint64_t metadata_bytes; /* written for journal, index and superblocks */
+    uint64_t object_bytes;   /* written for objects: payload, padding, headers */
     /* latencies, ns */
     struct chm_hist get_ns, put_ns, lease_ns; /* jobs, submit to end */
     struct chm_hist sync_ns;                  /* one round of making objects durable */
+    /* stages of jobs, ns. A job that did not come to a stage is not in its histogram. */
+    struct chm_hist read_wait_ns;   /* get, lease: submit until its first read is asked for */
+    struct chm_hist read_device_ns; /* get, lease: from there until its last bytes are there */
+    struct chm_hist read_check_ns;  /* get, lease: making checksums, summed */
+    struct chm_hist put_wait_ns;    /* put: submit until its first piece is in the write buffer */
+    struct chm_hist put_copy_ns;    /* put: taking room, copying and making checksums, summed */
 };
 
 /* A copy of the counters, all of one moment. */
 int chm_store_stats(chm_store *s, struct chm_store_stats *out);
+
+enum { CHM_STORE_SLOW_MAX = 16, CHM_STORE_PAGE_VERSION = 1 };
+
+/* A job that took long. Times in ns, stages as in chm_store_stats, 0: it did not come so far. */
+struct chm_store_slow {
+    uint64_t begin_ns;                              /* device clock: when it was submitted */
+    uint64_t total_ns, wait_ns, device_ns, work_ns; /* work: checksums, or copying */
+    uint64_t bytes;                                 /* payload read or written */
+    uint64_t cookie;
+    uint32_t op, n, ok;
+    int32_t result;
+};
+
+/* The jobs that took longest, the longest first, of those submitted within the last hour or, where
+ * these are fewer than CHM_STORE_SLOW_MAX, before. Returns how many. */
+int chm_store_slow(chm_store *s, struct chm_store_slow *out, uint32_t max);
+
+/*
+ * What the owner of an open store publishes for other processes: a file in /dev/shm (or else in
+ * /run/user/UID) that only its user can read, made anew a few times a second and removed at close.
+ * There is none for a store on a simulated device. On a device without a thread it is as new as the
+ * last call that let the store work.
+ */
+struct chm_store_page {
+    uint8_t magic[8]; /* "CHMPAGE\n" */
+    uint64_t sum;     /* of all bytes behind it */
+    uint32_t version; /* CHM_STORE_PAGE_VERSION */
+    uint32_t bytes;   /* sizeof(struct chm_store_page); namespaces follow */
+    uint32_t pid;
+    uint32_t namespaces;
+    uint64_t count;  /* pages published so far */
+    uint64_t now_ns; /* CLOCK_MONOTONIC: when this one was made */
+    uint64_t opened_ns;
+    uint32_t slow_count, pad;
+    struct chm_info device;
+    struct chm_store_info info;
+    struct chm_stats device_stats;
+    struct chm_store_stats stats;
+    struct chm_store_slow slow[CHM_STORE_SLOW_MAX];
+};
+
+/*
+ * The newest page of the store at base of the device that path is a member of, and up to max of its
+ * namespaces in ns (NULL: none). Changes nothing anywhere, and does not wait for the owner. With an
+ * error *out means nothing. Errors: -ESRCH (no process has the device open: open it), -EBUSY (one
+ * has, and publishes nothing; text names it), -EPROTO (it uses another version of this library),
+ * -EACCES, -EBADMSG (no chm device), or what the system said about path.
+ */
+int chm_store_peek(const char *path, uint64_t base, struct chm_store_page *out,
+                   struct chm_store_namespace_info *ns, uint32_t max, struct chm_error *err);
 
 #endif

@@ -34,6 +34,9 @@ int chm_backing_open(const char *path, bool buffered, struct chm_backing *out,
  * size. Not zeroed. */
 int chm_backing_create(const char *path, uint64_t size_bytes, bool buffered,
                        struct chm_backing *out, struct chm_error *err);
+/* Look at a member without opening it as one: its header page, whether a living process has it
+ * locked, and the pid of whoever had it last (0: not known). Changes nothing. 0 or -errno. */
+int chm_backing_look(const char *path, void *page, bool *locked, uint32_t *pid);
 /* Size of an existing file or block device, or 0 if there is none. */
 uint64_t chm_backing_size(const char *path);
 /* Read or write the header page (CHM_HEADER_BYTES at offset 0), whole or -EIO; write is durable on

@@ -234,3 +234,31 @@ void chm_backing_unlock(const struct chm_backing *b)
 
     (void)fcntl(b->fd, F_OFD_SETLK, &whole);
 }
+
+/* ------------------------------------------------------------------ from outside */
+
+/* Through the page cache, so that any buffer does. */
+int chm_backing_look(const char *path, void *page, bool *locked, uint32_t *pid)
+{
+    struct flock whole = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    uint8_t *bytes = page;
+    struct stamp s;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n;
+    int rc;
+
+    if (fd < 0) {
+        return -errno;
+    }
+    rc = fcntl(fd, F_OFD_GETLK, &whole) == 0 ? 0 : -errno;
+    n = pread(fd, bytes, CHM_HEADER_BYTES, 0);
+    rc = rc < 0 ? rc : n < 0 ? -errno : n < CHM_HEADER_BYTES ? -EBADMSG : 0;
+    close(fd);
+    if (rc == 0) {
+        memcpy(&s, bytes + STAMP_AT, sizeof(s));
+        memset(bytes + STAMP_AT, 0, sizeof(s));
+        *pid = s.mark == stamp_mark ? s.pid : 0;
+        *locked = whole.l_type != F_UNLCK && !is_dead(*pid);
+    }
+    return rc;
+}

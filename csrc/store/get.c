@@ -99,7 +99,7 @@ static void task_fail(struct chm_store *s, struct chm_kv_task *t)
     int32_t error = t->error;
 
     CHM_ASSERT(t->xfer_first == CHM_KV_NONE && t->head_req == 0);
-    if (is_dropped_for(error)) {
+    if (is_dropped_for(error) && !(j->job.flags & CHM_STORE_KEEP)) {
         chm_kv_entry_drop(s, t->entry);
     }
     if (t->lease) {
@@ -122,6 +122,7 @@ static void task_succeed(struct chm_store *s, struct chm_kv_task *t)
     s->stats.hits++;
     s->stats.hit_bytes += e->len;
     s->stats.get_open--;
+    j->bytes += e->len;
     if (t->lease) { /* which keeps the pin, and the transfers */
         s->stats.leases++;
         s->stats.leased_bytes += e->len;
@@ -221,11 +222,14 @@ static bool check_step(struct chm_store *s, struct chm_kv_task *t)
     bool progress = false;
 
     while (t->error == 0 && t->head_req == 0 && t->checked < t->len && t->done >= chunk_end(s, t)) {
+        uint64_t begin_ns = chm_now(s->dev);
         int rc;
 
+        t->job->last_ns = begin_ns; /* what it needed was there */
         pthread_mutex_unlock(&s->lock);
         rc = chunk_check(s, t);
         pthread_mutex_lock(&s->lock);
+        t->job->work_ns += chm_now(s->dev) - begin_ns;
         t->checked = chunk_end(s, t);
         t->error = rc;
         progress = true;

@@ -58,25 +58,12 @@ static uint64_t job_id(const struct chm_store *s, const struct chm_kv_job *j)
 
 /* ---- end */
 
-static void count_latency(struct chm_store *s, const struct chm_kv_job *j)
-{
-    struct chm_hist *h[] = {
-        [CHM_STORE_GET] = &s->stats.get_ns,
-        [CHM_STORE_PUT] = &s->stats.put_ns,
-        [CHM_STORE_LEASE] = &s->stats.lease_ns,
-    };
-
-    if (j->job.op < CHM_COUNT(h) && h[j->job.op]) {
-        chm_hist_add(h[j->job.op], chm_now(s->dev) - j->begin_ns);
-    }
-}
-
 void chm_kv_job_end(struct chm_store *s, struct chm_kv_job *j)
 {
     uint64_t one = 1;
 
     CHM_ASSERT(j->state == KV_JOB_RUNNING && j->open == 0);
-    count_latency(s, j);
+    chm_kv_slow_note(s, j);
     chm_list_remove(&j->link);
     j->state = KV_JOB_ENDED;
     chm_list_push(&s->ended, &j->link);
@@ -184,7 +171,7 @@ static bool job_is_sound(const struct chm_store *s, const struct chm_store_job *
 {
     bool bytes = job->op == CHM_STORE_GET || job->op == CHM_STORE_PUT;
 
-    if (job->op > CHM_STORE_SYNC || job->n > CHM_STORE_KEYS_MAX || job->flags > 7) {
+    if (job->op > CHM_STORE_SYNC || job->n > CHM_STORE_KEYS_MAX || job->flags > 15) {
         return false;
     }
     if (job->op == CHM_STORE_SYNC) {

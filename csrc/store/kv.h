@@ -161,9 +161,12 @@ struct chm_kv_job {
     int32_t result;
     int32_t stop; /* why it has to end, or 0 */
     uint8_t state;
-    bool broken; /* put: a key of the chain was refused */
-    bool orphan; /* put: its parent is not there */
-    bool touch;  /* put: `before` was used, and that is not yet noted */
+    bool broken;                /* put: a key of the chain was refused */
+    bool orphan;                /* put: its parent is not there */
+    bool touch;                 /* put: `before` was used, and that is not yet noted */
+    uint64_t first_ns, last_ns; /* device work: begun, and its newest end; 0: not yet (slow.c) */
+    uint64_t work_ns;           /* checksums and copying */
+    uint64_t bytes;             /* payload */
 };
 
 /* The put that is under way (put.c). */
@@ -216,6 +219,14 @@ struct chm_kv_journal {
 enum { KV_UNSAFE = 64 };
 
 enum chm_kv_check_state { KV_CHECK_IDLE, KV_CHECK_PAGES, KV_CHECK_FLUSH, KV_CHECK_SUPER };
+
+/* What other processes may see (publish.c). */
+struct chm_kv_publish {
+    int fd; /* -1: nothing */
+    char path[96];
+    struct chm_store_page *page; /* and the namespaces behind it */
+    uint64_t next_ns;
+};
 
 /* Pages of one kind that are written in turn to two slots (pages.c). */
 struct chm_kv_table {
@@ -287,6 +298,11 @@ struct chm_store {
     uint64_t head_stride; /* bytes of one */
     uint64_t heads_used;  /* bitmap */
     struct chm_kv_putter put;
+    struct chm_store_slow slow[CHM_STORE_SLOW_MAX];
+    uint32_t slow_count;
+    struct chm_kv_publish publish;
+    uint64_t opened_ns;
+    uint64_t life_bytes, life_open_ns; /* before this opening */
     int event_fd;
 
     pthread_t thread;
@@ -454,6 +470,20 @@ void chm_kv_key_end(struct chm_store *s, struct chm_kv_job *j, uint32_t index, i
 void chm_kv_job_end(struct chm_store *s, struct chm_kv_job *j);
 bool chm_kv_jobs_step(struct chm_store *s);
 uint64_t chm_kv_jobs_next_ns(const struct chm_store *s);
+
+/* ---- slow.c */
+/* A job has ended: its latencies, and whether it is among the slowest. */
+void chm_kv_slow_note(struct chm_store *s, const struct chm_kv_job *j);
+
+/* ---- publish.c */
+/* Begin to publish, if that is possible here. */
+void chm_kv_publish_open(struct chm_store *s);
+/* Renew what is published, if it is time. Without the lock. */
+void chm_kv_publish_step(struct chm_store *s);
+void chm_kv_publish_close(struct chm_store *s);
+/* Name of the file in one of the directories, or NULL if there is no such directory. */
+const char *chm_kv_publish_path(uint32_t directory, const uint8_t device_id[16], uint64_t base,
+                                char *out, size_t len);
 
 /* ---- put.c */
 void chm_kv_put_submit(struct chm_store *s, struct chm_kv_job *j);

@@ -24,6 +24,7 @@ enum {
 };
 
 static const uint64_t SYNC_NS = CHM_SECOND, SYNC_BYTES = 512ull << 20;
+static const uint64_t PUBLISH_NS = CHM_SECOND / 4;
 
 void chm_store_options_init(struct chm_store_options *o)
 {
@@ -36,6 +37,7 @@ void chm_store_options_init(struct chm_store_options *o)
         .free_percent = FREE_PERCENT,
         .sync_interval_ns = SYNC_NS,
         .sync_bytes = SYNC_BYTES,
+        .publish_interval_ns = PUBLISH_NS,
     };
 }
 
@@ -54,6 +56,7 @@ static int settle_options(struct chm_store *s, const struct chm_store_options *o
     s->opt.leases_max = or_default(o->leases_max, LEASES);
     s->opt.sync_interval_ns = o->sync_interval_ns ? o->sync_interval_ns : SYNC_NS;
     s->opt.sync_bytes = o->sync_bytes ? o->sync_bytes : SYNC_BYTES;
+    s->opt.publish_interval_ns = o->publish_interval_ns ? o->publish_interval_ns : PUBLISH_NS;
     s->evict = chm_kv_evict_of(o->eviction);
     if (!s->evict) {
         snprintf(err->text, sizeof(err->text), "no eviction \"%.40s\": prefix-tail, lru or fifo",
@@ -90,6 +93,7 @@ static void init_lists(struct chm_store *s)
     }
     s->orphan_cursor = CHM_KV_NONE;
     s->event_fd = -1;
+    s->publish = (struct chm_kv_publish){.fd = -1, .next_ns = UINT64_MAX};
     s->free_head = CHM_KV_NONE;
 }
 
@@ -146,6 +150,9 @@ static int bring_up(struct chm_store *s, struct chm_error *err)
         return rc;
     }
     set_sizes(s);
+    s->opened_ns = chm_max(begin, 1);
+    s->life_bytes = s->super.life_bytes;
+    s->life_open_ns = s->super.life_open_ns;
     rc = map_memory(s);
     rc = rc < 0 ? rc : chm_kv_place_open(s);
     rc = rc < 0 ? rc : chm_kv_tables_open(s);
@@ -187,10 +194,14 @@ static int open_claimed(struct chm_store *s, struct chm_error *err)
         return fail(err, rc, "a store is open on part of this range already");
     }
     rc = bring_up(s, err);
+    if (rc == 0) {
+        chm_kv_publish_open(s);
+    }
     if (rc == 0 && s->dev->threaded) {
         rc = chm_kv_worker_start(s);
     }
     if (rc < 0) {
+        chm_kv_publish_close(s);
         chm_door_unclaim(s->dev, s->base);
     }
     return rc;
@@ -318,6 +329,7 @@ static int settle(struct chm_store *s, uint64_t deadline_ns)
 static int give_up(struct chm_store *s)
 {
     chm_kv_worker_stop(s);
+    chm_kv_publish_close(s);
     chm_door_unclaim(s->dev, s->base);
     return -ETIMEDOUT;
 }
@@ -327,6 +339,7 @@ static int finish(struct chm_store *s, uint64_t deadline_ns)
     int rc = s->crashed ? 0 : settle(s, deadline_ns);
 
     chm_kv_worker_stop(s);
+    chm_kv_publish_close(s);
     if (s->sync.flush) {
         chm_door_end(s->dev, s->sync.flush, CHM_OP_RELEASE);
     }

@@ -91,7 +91,9 @@ struct chm_kv_super {
     uint32_t order_count;      /* clean: numbers in the order pages */
     uint32_t stamp;
     uint32_t zero;
-    uint8_t rest[CHM_KV_PAGE - 192];
+    uint64_t life_bytes;   /* written for objects and metadata until then, since format */
+    uint64_t life_open_ns; /* open until then, since format */
+    uint8_t rest[CHM_KV_PAGE - 208];
 };
 
 _Static_assert(sizeof(struct chm_kv_super) == CHM_KV_PAGE, "a superblock is a page");
@@ -103,7 +105,8 @@ _Static_assert(offsetof(struct chm_kv_super, data_bytes) == 112, "layout");
 _Static_assert(offsetof(struct chm_kv_super, max_objects) == 120, "layout");
 _Static_assert(offsetof(struct chm_kv_super, journal_tail) == 144, "layout");
 _Static_assert(offsetof(struct chm_kv_super, epoch) == 168, "layout");
-_Static_assert(offsetof(struct chm_kv_super, rest) == 192, "layout");
+_Static_assert(offsetof(struct chm_kv_super, life_bytes) == 192, "layout");
+_Static_assert(offsetof(struct chm_kv_super, rest) == 208, "layout");
 
 enum chm_kv_kind {
     CHM_KV_INDEX = 0x58494b43,   /* "CKIX" */

@@ -150,6 +150,9 @@ int chm_store_info(chm_store *s, struct chm_store_info *out)
     out->memory_directory_bytes = s->slot_count * sizeof(uint32_t);
     out->memory_other_bytes = other_memory(s);
     out->degraded = s->degraded;
+    out->life_written_bytes = s->life_bytes + s->stats.object_bytes + s->stats.metadata_bytes;
+    out->life_open_ns = s->life_open_ns + chm_now(s->dev) - s->opened_ns;
+    out->published = s->publish.fd >= 0;
     strncpy(out->eviction, s->evict->name, sizeof(out->eviction) - 1);
     pthread_mutex_unlock(&s->lock);
     return 0;

@@ -374,6 +374,7 @@ static void put_finish(struct chm_store *s, struct chm_kv_job *j)
 
     s->put.entry = CHM_KV_NONE;
     s->stats.admitted_bytes += s->put.len;
+    j->bytes += s->put.len;
     chm_kv_entry_publish(s, number);
     if (is_chain(j)) {
         set_before(s, j, number);
@@ -381,24 +382,35 @@ static void put_finish(struct chm_store *s, struct chm_kv_job *j)
     key_done(s, j, 0);
 }
 
+static void note_piece(struct chm_store *s, struct chm_kv_job *j, uint64_t begin_ns, uint64_t n)
+{
+    j->last_ns = chm_now(s->dev);
+    j->first_ns = j->first_ns ? j->first_ns : begin_ns;
+    j->work_ns += j->last_ns - begin_ns;
+    s->stats.object_bytes += chm_round_up(n, s->unit);
+}
+
 /* One piece, or the header. 0: go on; -EAGAIN: later; else the key has failed. */
 static int piece(struct chm_store *s, struct chm_kv_job *j, uint64_t *bytes)
 {
     struct chm_kv_putter *p = &s->put;
-    uint64_t seed = chm_kv_seed(chm_kv_at(s, p->entry)), n = 0;
+    uint64_t seed = chm_kv_seed(chm_kv_at(s, p->entry)), n = 0, begin_ns;
     int rc;
 
     if (p->done == p->len) {
         rc = p->head_bytes ? head_write(s) : 0;
         if (rc == 0) {
+            s->stats.object_bytes += p->head_bytes;
             put_finish(s, j);
         }
         return rc;
     }
+    begin_ns = chm_now(s->dev);
     pthread_mutex_unlock(&s->lock);
     rc = piece_write(s, j, seed, &n);
     pthread_mutex_lock(&s->lock);
     if (rc == 0) {
+        note_piece(s, j, begin_ns, n);
         p->done += n;
         *bytes += n;
         if (p->done == p->len || p->done % CHM_STORE_CHUNK_BYTES == 0) {

@@ -30,6 +30,10 @@ int chm_kv_super_write(struct chm_store *s, bool wait)
     struct chm_kv_super *p = &s->super;
     int rc;
 
+    if (s->opened_ns) {
+        p->life_bytes = s->life_bytes + s->stats.object_bytes + s->stats.metadata_bytes;
+        p->life_open_ns = s->life_open_ns + chm_now(s->dev) - s->opened_ns;
+    }
     p->generation++;
     chm_kv_super_seal(p);
     rc = wait ? chm_kv_write_page_wait(s, super_off(p->generation), p)
@@ -70,9 +74,9 @@ static int super_refuse(enum super_verdict v, const struct chm_kv_super *p, stru
 }
 
 /* Is it of this very range and of this device? */
-static int super_check_range(const struct chm_store *s, struct chm_error *err)
+static int super_check_range(struct chm_store *s, struct chm_error *err)
 {
-    const struct chm_kv_super *p = &s->super;
+    struct chm_kv_super *p = &s->super;
     uint64_t capacity = s->dev->map.capacity_bytes;
     uint64_t len = s->opt.len ? s->opt.len : capacity - s->base;
 
@@ -88,11 +92,18 @@ static int super_check_range(const struct chm_store *s, struct chm_error *err)
         return -EBADMSG;
     }
     len -= len % p->unit_bytes;
+    if (p->len < len && s->opt.grow) {
+        /* Written by mark_open. Until the other superblock is written too, whoever believes that
+         * one has to grow again. */
+        p->len = len;
+        p->data_bytes = (len - p->data_off) / p->unit_bytes * p->unit_bytes;
+    }
     if (p->len != len) {
         snprintf(err->text, sizeof(err->text),
                  "the store was formatted for %llu bytes, the range has %llu%s",
                  (unsigned long long)p->len, (unsigned long long)len,
-                 p->len > len ? ": the device has become smaller" : "");
+                 p->len > len ? ": the device has become smaller"
+                              : ": open it with grow to use all of it");
         return -EXDEV;
     }
     if (p->unit_bytes % s->dev->fw->granule != 0) {

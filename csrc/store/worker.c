@@ -27,6 +27,7 @@ bool chm_kv_pump(struct chm_store *s)
     progress = chm_kv_orphans_step(s) || progress;
     progress = chm_kv_check_step(s) || progress;
     pthread_mutex_unlock(&s->lock);
+    chm_kv_publish_step(s);
     return progress;
 }
 
@@ -56,7 +57,7 @@ static void *worker_main(void *arg)
         uint32_t bell = chm_door_bell(s->dev);
 
         if (!chm_kv_pump(s)) {
-            chm_door_listen(s->dev, bell, next_ns(s));
+            chm_door_listen(s->dev, bell, chm_min(next_ns(s), s->publish.next_ns));
         } else if (atomic_load(&s->waiters) > 0) {
             chm_door_bell_ring(s->dev);
         }

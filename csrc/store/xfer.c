@@ -206,6 +206,7 @@ static bool send_one(struct chm_store *s, struct chm_kv_task *t, struct chm_kv_x
 
     if (rc == 0) {
         x->state = XFER_SENT;
+        t->job->first_ns = t->job->first_ns ? t->job->first_ns : chm_now(s->dev);
         *(x->staged ? &s->stats.copied_bytes : &s->stats.direct_bytes) += is_lease(t) ? 0 : x->len;
         return true;
     }

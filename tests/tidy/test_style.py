@@ -47,6 +47,8 @@ SYSTEM_MODULES = {
     "store/jobs": "event descriptors",
     "store/kv_format": "the random id of a new store",
     "store/kv_open": "event descriptors",
+    "store/peek": "the file that other processes publish",
+    "store/publish": "the file that other processes read",
     "store/space": "its lock, and memory that is used only when touched",
     "store/sum": "the header of xxhash",
     "store/sum_wide": "the header of xxhash",
