@@ -62,8 +62,8 @@ static bool set_layout(struct chm_kv_super *p)
     uint64_t unit = p->unit_bytes;
 
     p->names_off = CHM_KV_SUPER_STEP + unit;
-    p->index_off = p->names_off + 2 * p->names_pages * unit;
-    p->order_off = p->index_off + 2 * p->index_pages * unit;
+    p->index_off = p->names_off + 2ull * p->names_pages * unit;
+    p->order_off = p->index_off + 2ull * p->index_pages * unit;
     p->journal_off = p->order_off + p->order_pages * unit;
     p->data_off = chm_round_up(p->journal_off + p->journal_pages * unit, chm_max(DATA_ALIGN, unit));
     if (p->data_off + CHM_STORE_CHUNK_BYTES > p->len) {

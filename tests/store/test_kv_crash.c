@@ -5,7 +5,8 @@
  * any page may or may not make it.
  *
  * Chains and single objects, two namespaces of which one has a quota that changes, deletes,
- * evictions under all policies, objects of one chunk and of several, and openings that are cut off too.
+ * evictions under all policies, objects of one chunk and of several, and openings that are cut off
+ * too.
  *
  * Field reports: F42 (what was flushed is there after a restart), F43 (whole and right or a miss; a
  * second recovery finds the same), F48 (a put that was cut off leaves nothing behind).
