@@ -193,24 +193,26 @@ static inline uint32_t fuzz_seal_record(const struct fuzz_image *m, struct chm_k
     struct chm_kv_record r;
     uint8_t *body = p->bytes + at + sizeof(r);
     struct chm_kv_entry e;
-    struct chm_kv_name name;
-    uint64_t sum, left = sizeof(p->bytes) - at - sizeof(r);
+    struct chm_kv_name_record name;
+    uint64_t seq = p->head.seq, sum, left = sizeof(p->bytes) - at - sizeof(r);
 
     memcpy(&r, p->bytes + at, sizeof(r));
     if (r.kind == CHM_KV_PUT && left >= sizeof(e)) {
         memcpy(&e, body, sizeof(e));
+        e.prev = (uint32_t)seq;
         fuzz_seal_entry(&m->s, r.number, &e);
         memcpy(body, &e, sizeof(e));
         return at + sizeof(r) + sizeof(e);
     }
     if (r.kind == CHM_KV_DELETE && left >= sizeof(sum)) {
-        sum = chm_kv_delete_sum(&m->s, r.number);
+        sum = chm_kv_record_sum(&m->s, r.number, seq, "", 0);
         memcpy(body, &sum, sizeof(sum));
         return at + sizeof(r) + sizeof(sum);
     }
     if (r.kind == CHM_KV_NAME && left >= sizeof(name)) {
         memcpy(&name, body, sizeof(name));
-        chm_kv_name_seal(&m->s, r.number, &name);
+        chm_kv_name_seal(&m->s, r.number, &name.name);
+        name.sum = chm_kv_record_sum(&m->s, r.number, seq, &name.name, sizeof(name.name));
         memcpy(body, &name, sizeof(name));
         return at + sizeof(r) + sizeof(name);
     }
