@@ -25,7 +25,7 @@ struct member {
 static int refuse(struct chm_error *err, int rc, const char *path, const char *why)
 {
     err->code = rc;
-    snprintf(err->text, sizeof(err->text), "%.120s: %s", path, why);
+    snprintf(err->text, sizeof(err->text), "%.100s: %.140s", path, why);
     return rc;
 }
 
