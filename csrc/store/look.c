@@ -119,7 +119,7 @@ static uint64_t other_memory(const struct chm_store *s)
     bytes += s->extents.touched * sizeof(struct chm_extent);
     bytes += KV_SPLITS * sizeof(struct chm_kv_split);
     bytes += s->super.max_namespaces * sizeof(struct chm_kv_space);
-    bytes += s->super.journal_pages * sizeof(uint64_t) + KV_UNSAFE * CHM_KV_PAGE;
+    bytes += s->super.journal_pages * sizeof(uint64_t) + (uint64_t)KV_UNSAFE * CHM_KV_PAGE;
     bytes += (s->super.index_pages + s->super.names_pages) / 2;
     bytes += o->jobs_max * sizeof(struct chm_kv_job) + o->keys_max * sizeof(struct chm_kv_task);
     bytes += o->reads_max * sizeof(struct chm_kv_xfer);

@@ -213,7 +213,7 @@ bool chm_kv_place_claim(struct chm_store *s, uint32_t number, const struct chm_k
 
 int chm_kv_place_open(struct chm_store *s)
 {
-    uint64_t max = 2ull * s->max + 2 * RUNS_SLACK;
+    uint64_t max = 2 * ((uint64_t)s->max + RUNS_SLACK);
     int rc = chm_extents_open(&s->extents, s->data, s->super.data_bytes, max);
 
     if (rc < 0) {
