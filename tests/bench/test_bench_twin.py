@@ -106,6 +106,7 @@ def test_every_point_and_its_spread_are_in_the_file() -> None:
     assert "host: {" in text
 
 
+@pytest.mark.sweep
 def test_the_host_is_left_out_where_it_does_not_matter() -> None:
     c = calibration(DRIVE)
     fast = Calibration(**{**vars(c), "fill_rate": 40e9})
@@ -340,6 +341,7 @@ def test_a_probe_of_first_writes_leaves_no_file(tmp_path: Path) -> None:
             assert [p.name for p in ready.path.parent.iterdir()] == ["device.chm"]
 
 
+@pytest.mark.sweep
 def test_the_table_fits_80_columns() -> None:
     found = compare(preset_with(), drive_with(), SETUPS, 1, SIXTEENTH, Progress())
     console = Console(width=80, record=True, file=io.StringIO())
