@@ -291,11 +291,12 @@ int main(int argc, char **argv)
                              .media = {"sim"},
                              .nmedia = 1,
                              .c = {.ops = 120, .policy = "window", .folder = "."}};
-    struct run *r = calloc(1, sizeof(*r));
     char script[LINES_MAX * 40];
+    struct run *r;
 
     s.c.plan = plan_at(0);
-    parse(&s, argc, argv);
+    parse(&s, argc, argv); /* may end the program: nothing is allocated before */
+    r = calloc(1, sizeof(*r));
     CHM_ASSERT(r);
     running = r;
     watch();
