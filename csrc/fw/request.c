@@ -111,6 +111,14 @@ static void stage_detach(struct chm_fw *fw, struct chm_fwreq *req)
     }
 }
 
+/* How much of the request's range is there, from its front; the slot may begin before it. */
+static uint64_t stage_front(const struct chm_fwreq *req, uint64_t slot_front)
+{
+    uint64_t skip = req->cmd.addr - req->slot->fetch.addr;
+
+    return slot_front > skip ? chm_min(slot_front - skip, req->cmd.len) : 0;
+}
+
 static void stage_attach(struct chm_fw *fw, struct chm_fwreq *req, struct chm_slot *s)
 {
     struct chm_cell *cell = cell_of(fw, req);
@@ -120,8 +128,9 @@ static void stage_attach(struct chm_fw *fw, struct chm_fwreq *req, struct chm_sl
     s->refs++;
     chm_list_push(&s->requests, &req->link);
     chm_timer_set(&fw->timers, &req->timer, req->cmd.expire_ns);
-    atomic_store_explicit(&cell->data_off, s->off, memory_order_relaxed);
-    atomic_store_explicit(&cell->ready, chm_min(chm_fetch_front(&s->fetch), req->cmd.len),
+    atomic_store_explicit(&cell->data_off, s->off + (req->cmd.addr - s->fetch.addr),
+                          memory_order_relaxed);
+    atomic_store_explicit(&cell->ready, stage_front(req, chm_fetch_front(&s->fetch)),
                           memory_order_release);
     cell_move(cell, CELL_PENDING);
     if (s->state == SLOT_READY) {
@@ -422,7 +431,7 @@ void chm_fetch_moved(struct chm_fw *fw, struct chm_fetch *f)
     for (link = chm_list_first(head); link; link = chm_list_next(head, link)) {
         struct chm_fwreq *req = CHM_CONTAINER(link, struct chm_fwreq, link);
 
-        atomic_store_explicit(&cell_of(fw, req)->ready, chm_min(front, req->cmd.len),
+        atomic_store_explicit(&cell_of(fw, req)->ready, stage_front(req, front),
                               memory_order_release);
     }
 }

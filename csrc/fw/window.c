@@ -182,7 +182,7 @@ struct chm_slot *chm_slot_find(struct chm_window *w, uint64_t addr, uint64_t len
         struct chm_slot *s = CHM_CONTAINER(n, struct chm_slot, find);
 
         /* One whose read has failed already, but not ended, would pass its error on. */
-        if (n->start == addr && n->end - n->start >= len && s->fetch.err == 0) {
+        if (n->start <= addr && n->end >= addr + len && s->fetch.err == 0) {
             return s;
         }
     }

@@ -82,7 +82,7 @@ struct chm_slot *chm_slot_new(struct chm_window *w, struct chm_reserve *r, uint6
 /* The slot and its space are free again. Asserts that nothing refers to it and no I/O is in flight.
  */
 void chm_slot_free(struct chm_window *w, struct chm_slot *s);
-/* A findable slot that begins at addr and holds at least len bytes, or NULL. */
+/* A findable slot that has all of [addr, addr + len), or NULL. */
 struct chm_slot *chm_slot_find(struct chm_window *w, uint64_t addr, uint64_t len);
 /* The range was written: nobody finds slots that overlap it any more. */
 void chm_window_forget(struct chm_window *w, uint64_t addr, uint64_t len);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_staging.c - issue, wait, view, release: results, sharing, the queue for window space, and
+ * test_staging.c - issue, wait, view, release: results, the queue for window space, and
  * the three times a request may carry. In virtual time, so that times are exact.
  */
 #include "device/rig.h"
@@ -327,93 +327,6 @@ static void check_table_full(void)
     CHECK_IS(rig_issue_with(&r, 0, PAGE, NULL).status, 0);
     CHECK_IS(rig_issue_with(&r, 0, PAGE, NULL).status, -EBUSY);
     rig_check_counters(&r);
-    rig_close(&r);
-}
-
-/* ------------------------------------------------------------------ sharing */
-
-static void check_sharing(void)
-{
-    struct rig r;
-    uint64_t a, b, c;
-
-    rig_sim(&r);
-    rig_open(&r);
-    rig_lay(&r, 0, 64 * KIB, 1);
-    a = rig_issue(&r, 0, 64 * KIB);
-    b = rig_issue(&r, 0, 64 * KIB); /* on its way */
-    rig_expect_staged(&r, a, 0, 64 * KIB, 1);
-    c = rig_issue(&r, 0, 64 * KIB); /* there already: ready at once */
-    CHECK_IS(chm_wait(r.dev, c, 0), 0);
-    CHECK(rig_view(&r, a, 64 * KIB) == rig_view(&r, b, 64 * KIB));
-    CHECK(rig_view(&r, a, 64 * KIB) == rig_view(&r, c, 64 * KIB));
-    CHECK_EQ(rig_stats(&r)->shared, 2);
-    CHECK_EQ(r.stats.read_ios, 1);
-    CHECK_EQ(r.stats.window_used_bytes, 64 * KIB);
-    /* The space lives until the last of them lets go. */
-    CHECK_IS(chm_release(r.dev, a), 0);
-    CHECK_IS(chm_release(r.dev, c), 0);
-    CHECK_HOLDS(rig_view(&r, b, 64 * KIB), 0, 64 * KIB, 1);
-    CHECK_EQ(rig_stats(&r)->window_used_bytes, 64 * KIB);
-    CHECK_IS(chm_release(r.dev, b), 0);
-    rig_check_idle(&r);
-    rig_close(&r);
-}
-
-/* Not shared after a write or trim of any part, and not with what is only near. */
-static void check_not_shared(void)
-{
-    struct rig r;
-    uint64_t req[6];
-
-    rig_sim(&r);
-    rig_open(&r);
-    rig_lay(&r, 0, 128 * KIB, 1);
-    req[0] = rig_issue(&r, 0, 64 * KIB);
-    req[1] = rig_issue(&r, PAGE, 64 * KIB);
-    req[2] = rig_issue(&r, 0, 128 * KIB);
-    rig_write(&r, 15 * PAGE, PAGE, 2);
-    req[3] = rig_issue(&r, 0, 64 * KIB);
-    CHECK_IS(chm_trim(r.dev, 0, PAGE), 0);
-    req[4] = rig_issue(&r, 0, 64 * KIB);
-    CHECK_EQ(rig_stats(&r)->shared, 0);
-    req[5] = rig_issue(&r, 0, 64 * KIB);
-    CHECK_EQ(rig_stats(&r)->shared, 1);
-    rig_expect_staged(&r, req[0], 0, 64 * KIB, 1);
-    rig_expect_staged(&r, req[1], PAGE, 64 * KIB, 1);
-    rig_expect_staged(&r, req[2], 0, 128 * KIB, 1);
-    CHECK_IS(chm_wait(r.dev, req[3], LONG), 0);
-    CHECK_IS(chm_wait(r.dev, req[5], LONG), 0);
-    uint8_t *third = rig_view(&r, req[3], 64 * KIB), *last = rig_view(&r, req[5], 64 * KIB);
-    CHECK_HOLDS(third, 0, 15 * PAGE, 1);
-    CHECK_HOLDS(third + 15 * PAGE, 15 * PAGE, PAGE, 2);
-    CHECK_HOLDS(last, 0, PAGE, 0);
-    CHECK_HOLDS(last + PAGE, PAGE, 14 * PAGE, 1);
-    CHECK_HOLDS(last + 15 * PAGE, 15 * PAGE, PAGE, 2);
-    CHECK_IS(chm_release_many(r.dev, req, 6, NULL), 6);
-    rig_run(&r, CHM_SECOND);
-    rig_check_idle(&r);
-    rig_close(&r);
-}
-
-/* An open or aborted write is no write. */
-static void check_shared_past_open_write(void)
-{
-    struct rig r;
-    struct chm_write w;
-    uint64_t a, b;
-    int32_t status;
-
-    rig_sim(&r);
-    rig_open(&r);
-    a = rig_issue(&r, 0, 64 * KIB);
-    w = rig_begin(&r, 0, PAGE, 4);
-    b = rig_issue(&r, 0, 64 * KIB);
-    CHECK_IS(chm_write_abort(r.dev, &w.id, 1, &status), 1);
-    CHECK_EQ(rig_stats(&r)->shared, 1);
-    rig_expect_staged(&r, b, 0, 64 * KIB, 0);
-    CHECK_IS(chm_release(r.dev, a), 0);
-    CHECK_IS(chm_release(r.dev, b), 0);
     rig_close(&r);
 }
 
@@ -780,9 +693,6 @@ int main(void)
     check_batches();
     check_view_many();
     check_wait_many_timeout();
-    check_sharing();
-    check_not_shared();
-    check_shared_past_open_write();
     check_window_full();
     check_queue_order();
     check_overtaking();
