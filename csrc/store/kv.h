@@ -194,12 +194,14 @@ struct chm_kv_sync {
     uint64_t flush;               /* handle of the flush in flight, 0: none */
     uint64_t began, landed;       /* flushes, counted */
     uint64_t covers; /* what flushes up to this one made durable is recorded by the one in flight */
-    uint64_t durable; /* and that is durable */
-    uint64_t wanted;  /* sync jobs wait until durable is this */
-    uint64_t last_ns; /* when the last one began */
+    uint64_t durable;  /* and that is durable */
+    uint64_t wanted;   /* sync jobs wait until durable is this */
+    uint64_t begun_ns; /* when the last flush began */
+    uint64_t last_ns;  /* when the last round began, or there was nothing to do */
     uint64_t fresh_bytes;
-    uint64_t losses; /* flushes that failed with objects in them */
-    bool hurry;
+    uint64_t losses;   /* flushes that failed with objects in them */
+    bool hurry;        /* space is wanted back */
+    bool round;        /* the last flush began a round: its records want another one */
     uint32_t failures; /* in a row */
 };
 
