@@ -374,6 +374,8 @@ bool chm_kv_orphans_step(struct chm_store *s);
 uint64_t chm_kv_seed(const struct chm_kv_entry *e);
 /* Bytes in front of the payload of an object, if it has a header. */
 uint64_t chm_kv_head_bytes(const struct chm_store *s, uint64_t len);
+/* Space of an object that lies in one run, and of one that there is. */
+uint64_t chm_kv_whole_bytes(const struct chm_store *s, uint64_t len);
 uint64_t chm_kv_space_bytes(const struct chm_store *s, const struct chm_kv_entry *e);
 /* Space for an entry whose len is set: sets place. 0, -ENOSPC. */
 int chm_kv_place_take(struct chm_store *s, uint32_t number);
