@@ -909,7 +909,9 @@ enum chm_store_status {
 };
 
 /* A piece of memory. A get whose parts and lengths are multiples of chm_info.align_bytes and
- * CHM_PAGE_BYTES is read into them directly. */
+ * CHM_PAGE_BYTES is read into them directly. The parts of one key of a get do not overlap (-EINVAL
+ * from chm_store_submit); those of different keys and jobs must not either, which is not looked at:
+ * what is written over while it is checked counts as damaged. */
 struct chm_part {
     void *data;
     uint64_t len;
@@ -965,7 +967,8 @@ struct chm_store_job {
 /*
  * Start a job; *id names it until it is drained. Gets and leases pin what they found from this call
  * on, and their reads are on their way when it returns. Errors, with which there is no job: -EBUSY
- * (jobs_max or keys_max: drain first), -EINVAL, -ESHUTDOWN.
+ * (jobs_max or keys_max: drain first), -EINVAL (also: parts of one key of a get overlap),
+ * -ESHUTDOWN.
  */
 int chm_store_submit(chm_store *s, const struct chm_store_job *job, uint64_t *id);
 
