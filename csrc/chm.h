@@ -264,7 +264,7 @@ struct chm_format_options {
     uint64_t capacity_bytes; /* of the whole device, without headers; rounded down to whole stripe
                                 rows; 0: as large as existing files or drives allow */
     uint32_t stripe_bytes;   /* default 1 MiB; a multiple of CHM_PAGE_BYTES, at most 1 GiB */
-    uint32_t force;          /* 1: overwrite something that does not look empty or ours */
+    uint32_t force;          /* 1: overwrite what is there: another device, or anything else */
     uint32_t buffered;       /* as in chm_options */
 };
 
@@ -273,9 +273,10 @@ void chm_format_options_init(struct chm_format_options *o);
 
 /*
  * Make a device: create the backing files (mode 0600, preallocated) and write their headers. A file
- * that exists and is neither empty nor a chm device is refused without force. What was in it is
- * lost. Errors: -EEXIST (foreign content), -EBUSY (open elsewhere; text names the owner), -ENOSPC
- * (text gives both numbers), -EINVAL, or what the system said.
+ * or drive that holds something, a chm device too, is refused without force, with which it is lost;
+ * zeros in front hold nothing. All are looked at before any is touched. Errors: -EEXIST (text says
+ * what is there), -EBUSY (open elsewhere; text names the owner), -ENOSPC (text gives both numbers),
+ * -EINVAL, or what the system said.
  */
 int chm_format(const struct chm_format_options *o, struct chm_error *err);
 
