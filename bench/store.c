@@ -8,6 +8,8 @@
  * index, the journal and checkpoints are real and 10 TiB are not written. Reopening reads the index
  * at the speed of memory: what is measured is what the store makes of it.
  *
+ * Publishing counters is counted by itself, without a namespace and with 256.
+ *
  * The others are on a file: half of the device is a store, the other half is used bare. Objects of
  * 16 MiB, a segment of one way beside a segment of the other, with checksums on; durable writes,
  * and direct reads into memory of the caller, as many in flight on both sides.
@@ -25,7 +27,8 @@
 enum {
     OBJECTS = 655360,
     BATCH = 32,
-    INFLIGHT = 8, /* objects asked for at once */
+    INFLIGHT = 8,    /* objects asked for at once */
+    PUBLISHED = 256, /* namespaces */
 };
 
 static const uint64_t OBJECT = 16 * BENCH_MIB, SIM_BYTES = 11ull << 40;
@@ -271,6 +274,62 @@ static void sum_row(const struct bench_args *a)
     free(p);
 }
 
+/* ---- publishing counters */
+
+static double publish_ns(const struct bench_args *a, chm_store *s)
+{
+    enum { TURNS = 500 };
+    struct bench_samples ns = {0};
+    double out;
+
+    for (uint32_t k = 0; k < a->segments; k++) {
+        struct bench_span span = bench_start();
+
+        for (int i = 0; i < TURNS; i++) {
+            s->publish.next_ns = 0;
+            chm_kv_publish_step(s);
+        }
+        bench_add(&ns, bench_since(span).cpu / TURNS * 1e9);
+    }
+    out = bench_median(&ns);
+    bench_clear(&ns);
+    return out;
+}
+
+/* The device is stepped, so that nobody else publishes. */
+static void publish_row(const struct bench_args *a)
+{
+    static struct bench_disk disk;
+    struct chm_options o;
+    struct chm_error err = {0};
+    chm_dev *dev;
+    chm_store *s;
+    double one;
+
+    bench_disk_make(&disk, a, 64 * BENCH_MIB);
+    bench_disk_options(&disk, &o, 8 * BENCH_MIB, 8 * BENCH_MIB);
+    dev = bench_dev_open(&o);
+    if (chm_store_format(dev, NULL, &err) < 0 || chm_store_open(dev, NULL, &s, &err) < 0) {
+        bench_die("store: %s", err.text);
+    }
+    if (s->publish.fd < 0) {
+        bench_die("nothing is published here");
+    }
+    one = publish_ns(a, s);
+    for (uint32_t i = 0; i < PUBLISHED; i++) {
+        uint32_t ns;
+
+        bench_check(chm_store_namespace(s, &i, sizeof(i), 0, &ns), "namespace");
+    }
+    bench_row("store.publish");
+    bench_num("cpu_ns", one);
+    bench_num("cpu_ns_256_namespaces", publish_ns(a, s));
+    bench_row_end();
+    bench_check(chm_store_close(s, UINT64_MAX), "close");
+    bench_dev_close(dev);
+    bench_disk_remove(&disk);
+}
+
 /* ---- puts and gets */
 
 struct run {
@@ -446,6 +505,9 @@ int main(int argc, char **argv)
     bench_args(&a, argc, argv, 8);
     if (bench_wanted(&a, "store.sum")) {
         sum_row(&a);
+    }
+    if (bench_wanted(&a, "store.publish")) {
+        publish_row(&a);
     }
     if (any_wanted(&a, index, sizeof(index) / sizeof(index[0]))) {
         index_rows(&a);

@@ -80,6 +80,9 @@ def _issue_again(door: Door, handle: int, addr: int, length: int) -> int:
     return handle
 
 
+HEADER_MAGIC = b"CHMDEV\r\n"  # what each file or drive of a device begins with
+
+
 def format_device(options: FormatOptions) -> None:
     """Make a device; see ``format``, which is the same with arguments."""
     close_orphans()
@@ -101,12 +104,12 @@ def format(
     force: bool = False,
     buffered: bool = False,
 ) -> None:
-    """Make a device on one or more files or drives. What was in it is lost.
+    """Make a device on one or more files or drives.
 
     ``capacity`` is that of the whole device without headers, rounded down to whole stripe rows;
     ``None`` takes existing files or drives as they are. Files are created with mode 0600 and
-    preallocated. Raises Exists (something else is in the file; ``force`` overwrites), Busy (open
-    elsewhere), DeviceFull.
+    preallocated. With ``force`` what is in them is lost, be it a chm device or anything else;
+    without, that raises Exists. Also Busy (open elsewhere), DeviceFull.
     """
     format_device(
         FormatOptions(

@@ -264,7 +264,7 @@ struct chm_format_options {
     uint64_t capacity_bytes; /* of the whole device, without headers; rounded down to whole stripe
                                 rows; 0: as large as existing files or drives allow */
     uint32_t stripe_bytes;   /* default 1 MiB; a multiple of CHM_PAGE_BYTES, at most 1 GiB */
-    uint32_t force;          /* 1: overwrite something that does not look empty or ours */
+    uint32_t force;          /* 1: overwrite what is there: another device, or anything else */
     uint32_t buffered;       /* as in chm_options */
 };
 
@@ -273,9 +273,10 @@ void chm_format_options_init(struct chm_format_options *o);
 
 /*
  * Make a device: create the backing files (mode 0600, preallocated) and write their headers. A file
- * that exists and is neither empty nor a chm device is refused without force. What was in it is
- * lost. Errors: -EEXIST (foreign content), -EBUSY (open elsewhere; text names the owner), -ENOSPC
- * (text gives both numbers), -EINVAL, or what the system said.
+ * or drive that holds something, a chm device too, is refused without force, with which it is lost;
+ * zeros in front hold nothing. All are looked at before any is touched. Errors: -EEXIST (text says
+ * what is there), -EBUSY (open elsewhere; text names the owner), -ENOSPC (text gives both numbers),
+ * -EINVAL, or what the system said.
  */
 int chm_format(const struct chm_format_options *o, struct chm_error *err);
 
@@ -909,7 +910,9 @@ enum chm_store_status {
 };
 
 /* A piece of memory. A get whose parts and lengths are multiples of chm_info.align_bytes and
- * CHM_PAGE_BYTES is read into them directly. */
+ * CHM_PAGE_BYTES is read into them directly. The parts of one key of a get do not overlap (-EINVAL
+ * from chm_store_submit); those of different keys and jobs must not either, which is not looked at:
+ * what is written over while it is checked counts as damaged. */
 struct chm_part {
     void *data;
     uint64_t len;
@@ -965,7 +968,8 @@ struct chm_store_job {
 /*
  * Start a job; *id names it until it is drained. Gets and leases pin what they found from this call
  * on, and their reads are on their way when it returns. Errors, with which there is no job: -EBUSY
- * (jobs_max or keys_max: drain first), -EINVAL, -ESHUTDOWN.
+ * (jobs_max or keys_max: drain first), -EINVAL (also: parts of one key of a get overlap),
+ * -ESHUTDOWN.
  */
 int chm_store_submit(chm_store *s, const struct chm_store_job *job, uint64_t *id);
 

@@ -29,6 +29,7 @@ from chm.bench.config import DeviceConfig
 from chm.bench.drive import Demand
 from chm.bench.measure import Cost, Stopwatch
 from chm.bench.payload import PAGE_BYTES, Payload
+from chm.device import HEADER_MAGIC
 from chm.stats import DeviceInfo
 
 MIB = 1 << 20
@@ -321,5 +322,14 @@ def _format(config: DeviceConfig, paths: Sequence[Path], capacity: int) -> None:
         [str(p) for p in paths],
         -(-capacity // row) * row,
         stripe=config.stripe,
+        force=config.overwrite and all(map(_is_device, paths)),
         buffered=config.buffered,
     )
+
+
+def _is_device(path: Path) -> bool:
+    """Or nothing yet. What is neither is never overwritten."""
+    if not _size(path) and not path.is_block_device():
+        return True
+    with path.open("rb") as file:
+        return file.read(len(HEADER_MAGIC)) == HEADER_MAGIC

@@ -7,6 +7,8 @@ import os
 import stat
 from dataclasses import dataclass
 
+from chm.device import HEADER_MAGIC
+
 _LOOK = 1 << 20
 _MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0x438, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
@@ -26,7 +28,6 @@ _MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1f\x8b", "gzip-compressed data"),
     (0, b"QFI\xfb", "a qcow2 disk image"),
 )
-OURS = b"CHMDEV\r\n"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def examine(path: str) -> Found:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         front = file.read(_LOOK)
-    if front.startswith(OURS):
+    if front.startswith(HEADER_MAGIC):
         return Found("chm", "a chm device", size)
     for at, magic, what in _MAGICS:
         if front[at : at + len(magic)] == magic:

@@ -67,7 +67,7 @@ static int choose_map(const struct chm_format_options *o, struct chm_map *map,
     return 0;
 }
 
-/* An existing member may be overwritten if it is empty, ours, or all zeros in front. */
+/* An existing member may be overwritten if it is empty, or all zeros in front. */
 static int check_content(const struct chm_backing *b, const char *path, bool force,
                          struct chm_error *err)
 {
@@ -84,9 +84,13 @@ static int check_content(const struct chm_backing *b, const char *path, bool for
     if (rc < 0) {
         return refuse(err, rc, path, "cannot be read");
     }
+    if (chm_header_is_ours(page)) {
+        return refuse(err, -EEXIST, path,
+                      "is a chm device already; force makes a new one, and what is on it is lost");
+    }
     /* The last bytes belong to the lock owner and say nothing. */
     for (int i = 0; i < CHM_HEADER_BYTES - 8; i++) {
-        if (page[i] != 0 && !chm_header_is_ours(page)) {
+        if (page[i] != 0) {
             return refuse(err, -EEXIST, path,
                           "holds something that is not a chm device; force overwrites it");
         }

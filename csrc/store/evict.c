@@ -15,8 +15,9 @@
 #include "store/kv.h"
 
 enum {
-    LOOK_MAX = 4096, /* entries in use passed over in one search for a victim */
-    AHEAD_MAX = 64,  /* evictions in one turn of the worker */
+    LOOK_MAX = 4096,  /* entries in use passed over in one search for a victim */
+    AHEAD_MAX = 64,   /* evictions in one turn of the worker */
+    AHEAD_SHARE = 16, /* of the data space is the most that is kept free for the write buffer */
 };
 
 /* ---- the list */
@@ -238,9 +239,22 @@ static uint64_t coming(const struct chm_store *s)
     return s->extents.free_bytes + s->limbo_bytes;
 }
 
+/* What eviction keeps free. Space comes back when the record of an eviction is durable, which
+ * takes a flush of the write buffer: so at least as much as that holds, lest puts wait for it. */
+static uint64_t keep_bytes(const struct chm_store *s)
+{
+    uint64_t data = s->super.data_bytes;
+
+    if (s->opt.free_percent == 0) {
+        return 0;
+    }
+    return chm_max(data / 100 * s->opt.free_percent,
+                   chm_min(s->dev->fw->wbuf.bytes, data / AHEAD_SHARE));
+}
+
 void chm_kv_evict_ahead(struct chm_store *s)
 {
-    uint64_t keep = s->super.data_bytes / 100 * s->opt.free_percent;
+    uint64_t keep = keep_bytes(s);
     uint32_t keep_entries = s->max / 100 * s->opt.free_percent;
 
     for (int i = 0; i < AHEAD_MAX; i++) {
@@ -250,7 +264,7 @@ void chm_kv_evict_ahead(struct chm_store *s)
             break;
         }
     }
-    if (s->limbo_bytes > 0 && s->extents.free_bytes < keep / 2) {
+    if (s->limbo_bytes > 0 && s->extents.free_bytes < keep / 4) {
         s->sync.hurry = true;
     }
 }

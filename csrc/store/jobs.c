@@ -257,12 +257,53 @@ static int submit(struct chm_store *s, const struct chm_store_job *job, uint64_t
     return 0;
 }
 
+/* Parts in order of their addresses, rising or falling, are compared once each. */
+static bool parts_overlap(const struct chm_part *parts, uint32_t n)
+{
+    uintptr_t low = UINTPTR_MAX, high = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uintptr_t from = (uintptr_t)parts[i].data, to = from + parts[i].len;
+
+        if (parts[i].len == 0) {
+            continue;
+        }
+        for (uint32_t k = 0; from < high && to > low && k < i; k++) {
+            uintptr_t other = (uintptr_t)parts[k].data;
+
+            if (other < to && from < other + parts[k].len) {
+                return true;
+            }
+        }
+        low = from < low ? from : low;
+        high = to > high ? to : high;
+    }
+    return false;
+}
+
+/* Does a get name memory twice within a key? Then bytes that were checked would be written over,
+ * or a good object be taken for a damaged one. */
+static bool any_overlap(const struct chm_store_job *job)
+{
+    const struct chm_part *parts = job->parts;
+
+    if (job->op != CHM_STORE_GET || !job->nparts || !parts || job->n > CHM_STORE_KEYS_MAX) {
+        return false;
+    }
+    for (uint32_t i = 0; i < job->n; parts += job->nparts[i++]) {
+        if (parts_overlap(parts, job->nparts[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int chm_store_submit(chm_store *s, const struct chm_store_job *job, uint64_t *id)
 {
     int rc = s && job && id ? chm_door_check(s->dev) : -EINVAL;
 
-    if (rc < 0) {
-        return rc;
+    if (rc < 0 || any_overlap(job)) {
+        return rc < 0 ? rc : -EINVAL;
     }
     pthread_mutex_lock(&s->lock);
     rc = submit(s, job, id);

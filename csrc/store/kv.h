@@ -194,12 +194,14 @@ struct chm_kv_sync {
     uint64_t flush;               /* handle of the flush in flight, 0: none */
     uint64_t began, landed;       /* flushes, counted */
     uint64_t covers; /* what flushes up to this one made durable is recorded by the one in flight */
-    uint64_t durable; /* and that is durable */
-    uint64_t wanted;  /* sync jobs wait until durable is this */
-    uint64_t last_ns; /* when the last one began */
+    uint64_t durable;  /* and that is durable */
+    uint64_t wanted;   /* sync jobs wait until durable is this */
+    uint64_t begun_ns; /* when the last flush began */
+    uint64_t last_ns;  /* when the last round began, or there was nothing to do */
     uint64_t fresh_bytes;
-    uint64_t losses; /* flushes that failed with objects in them */
-    bool hurry;
+    uint64_t losses;   /* flushes that failed with objects in them */
+    bool hurry;        /* space is wanted back */
+    bool round;        /* the last flush began a round: its records want another one */
     uint32_t failures; /* in a row */
 };
 
@@ -372,6 +374,8 @@ bool chm_kv_orphans_step(struct chm_store *s);
 uint64_t chm_kv_seed(const struct chm_kv_entry *e);
 /* Bytes in front of the payload of an object, if it has a header. */
 uint64_t chm_kv_head_bytes(const struct chm_store *s, uint64_t len);
+/* Space of an object that lies in one run, and of one that there is. */
+uint64_t chm_kv_whole_bytes(const struct chm_store *s, uint64_t len);
 uint64_t chm_kv_space_bytes(const struct chm_store *s, const struct chm_kv_entry *e);
 /* Space for an entry whose len is set: sets place. 0, -ENOSPC. */
 int chm_kv_place_take(struct chm_store *s, uint32_t number);

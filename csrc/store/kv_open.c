@@ -306,9 +306,6 @@ static int settle(struct chm_store *s, uint64_t deadline_ns)
 {
     int rc;
 
-    pthread_mutex_lock(&s->lock);
-    s->sync.hurry = true;
-    pthread_mutex_unlock(&s->lock);
     chm_kv_kick(s);
     rc = wait_always(s, is_synced, deadline_ns);
     rc = rc < 0 ? rc : wait_always(s, is_checked, deadline_ns);

@@ -30,6 +30,13 @@ uint64_t chm_kv_head_bytes(const struct chm_store *s, uint64_t len)
     return chm_round_up(chm_round_up(bytes, CHM_KV_PAGE), s->unit);
 }
 
+uint64_t chm_kv_whole_bytes(const struct chm_store *s, uint64_t len)
+{
+    uint64_t head = len > CHM_STORE_CHUNK_BYTES ? chm_kv_head_bytes(s, len) : 0;
+
+    return head + chm_round_up(len, s->unit);
+}
+
 uint64_t chm_kv_space_bytes(const struct chm_store *s, const struct chm_kv_entry *e)
 {
     uint64_t head = e->place & CHM_KV_HAS_HEAD ? chm_kv_head_bytes(s, e->len) : 0;
@@ -99,15 +106,15 @@ static int take_split(struct chm_store *s, uint32_t number, uint64_t bytes)
 int chm_kv_place_take(struct chm_store *s, uint32_t number)
 {
     struct chm_kv_entry *e = chm_kv_at(s, number);
-    uint64_t addr, payload = chm_round_up(e->len, s->unit);
-    uint64_t head = e->len > CHM_STORE_CHUNK_BYTES ? chm_kv_head_bytes(s, e->len) : 0;
+    bool head = e->len > CHM_STORE_CHUNK_BYTES;
+    uint64_t addr;
 
-    if (chm_extents_take(&s->extents, head + payload, &addr) == 0) {
+    if (chm_extents_take(&s->extents, chm_kv_whole_bytes(s, e->len), &addr) == 0) {
         e->place = page_of(s, addr) | (head ? CHM_KV_HAS_HEAD : 0);
         s->runs++;
         return 0;
     }
-    return take_split(s, number, chm_kv_head_bytes(s, e->len) + payload);
+    return take_split(s, number, chm_kv_head_bytes(s, e->len) + chm_round_up(e->len, s->unit));
 }
 
 void chm_kv_place_where(const struct chm_store *s, uint32_t number, struct chm_kv_where *w)

@@ -177,10 +177,36 @@ static int make_room(struct chm_store *s, uint64_t need)
     return -ENOSPC;
 }
 
+/* An entry that was taken and holds nothing. */
+static void give_entry(struct chm_store *s, uint32_t number)
+{
+    chm_kv_at(s, number)->next = s->free_head;
+    s->free_head = number;
+    s->free_count++;
+}
+
+/* Space for an entry. An object of one chunk takes a header more if it has to be split. */
+static int place(struct chm_store *s, uint32_t number, uint64_t need)
+{
+    struct chm_kv_entry *e = chm_kv_at(s, number);
+    int rc = chm_kv_place_take(s, number);
+
+    if (rc < 0) {
+        return make_room(s, need);
+    }
+    if (chm_kv_space_bytes(s, e) > need) {
+        rc = quota_check(s, e->ns, chm_kv_space_bytes(s, e));
+    }
+    if (rc < 0) {
+        chm_kv_place_give(s, number);
+    }
+    return rc;
+}
+
 static int take(struct chm_store *s, struct chm_kv_job *j, uint64_t len)
 {
     struct chm_kv_entry *e;
-    uint64_t need = chm_kv_head_bytes(s, len) + chm_round_up(len, s->unit);
+    uint64_t need = chm_kv_whole_bytes(s, len);
     uint32_t number;
     int rc;
 
@@ -200,12 +226,10 @@ static int take(struct chm_store *s, struct chm_kv_job *j, uint64_t len)
     e->key = j->job.keys[j->cursor];
     e->ns = j->job.ns;
     e->len = (uint32_t)len;
-    rc = chm_kv_place_take(s, number);
+    rc = place(s, number, need);
     if (rc < 0) {
-        e->next = s->free_head;
-        s->free_head = number;
-        s->free_count++;
-        return make_room(s, need);
+        give_entry(s, number);
+        return rc;
     }
     e->state = KV_PUTTING;
     if (j->before != CHM_KV_NONE) {

@@ -7,6 +7,11 @@
  *   recording --page written-->  logged  --flush begins-->  logging  --flush landed-->  durable
  *   (LIVE, or RETIRED)
  *
+ * A round of durability is begun by time, amount or somebody who waits, and is two flushes: the
+ * bytes, then the records of them. A flush that is begun for space alone is one: what is removed
+ * has been recorded before it, and the records that it leaves wait for the next flush of any kind,
+ * at most until the next round.
+ *
  * One flush of the device is in flight at a time and serves both rows: the bytes of objects that
  * were admitted before it began, and the journal pages that were written before. So a put record
  * enters the journal only when the bytes it speaks of are durable, and space is given back only
@@ -100,9 +105,10 @@ static void land(struct chm_store *s, int rc)
     struct chm_kv_sync *y = &s->sync;
 
     y->flush = 0;
+    y->hurry = false; /* of before it landed; who still wants space asks again */
     y->landed = y->began;
     s->stats.syncs++;
-    chm_hist_add(&s->stats.sync_ns, chm_now(s->dev) - y->last_ns);
+    chm_hist_add(&s->stats.sync_ns, chm_now(s->dev) - y->begun_ns);
     if (rc < 0) {
         land_bad(s);
     } else {
@@ -230,31 +236,50 @@ static bool has_work(const struct chm_store *s)
            y->logged.count > 0 || names_wait(s) || journal_waits(s);
 }
 
+/* Time, amount, or somebody who waits: what is not durable has to become so, records and all. */
+static bool round_is_due(const struct chm_store *s)
+{
+    const struct chm_kv_sync *y = &s->sync;
+
+    if (y->wanted > y->durable) {
+        return true;
+    }
+    return has_work(s) && (atomic_load(&s->stopping) || y->fresh_bytes >= s->opt.sync_bytes ||
+                           chm_now(s->dev) >= chm_sat_add(y->last_ns, s->opt.sync_interval_ns));
+}
+
 static bool is_due(const struct chm_store *s)
 {
     const struct chm_kv_sync *y = &s->sync;
 
-    if (y->wanted > y->durable || chm_kv_check_waits(s)) {
-        return true;
-    }
-    return has_work(s) && (y->hurry || atomic_load(&s->stopping) ||
-                           y->fresh_bytes >= s->opt.sync_bytes || y->dying.count >= DYING_MAX ||
-                           chm_now(s->dev) >= chm_sat_add(y->last_ns, s->opt.sync_interval_ns));
+    return round_is_due(s) || chm_kv_check_waits(s) ||
+           (has_work(s) && (y->hurry || y->dying.count >= DYING_MAX));
+}
+
+/* The next flush makes the records durable that the first one of a round left. */
+static bool closes_round(const struct chm_store *s)
+{
+    return s->sync.round && s->sync.logged.count > 0;
 }
 
 static bool begin(struct chm_store *s)
 {
     struct chm_kv_sync *y = &s->sync;
     bool whole = s->journal.rewrite == UINT64_MAX; /* all pages are written, again if need be */
+    bool round = !closes_round(s) && round_is_due(s);
 
     if (chm_door_flush_begin(s->dev, &y->flush) < 0) {
         y->flush = 0;
         return false;
     }
     y->began++;
-    y->last_ns = chm_now(s->dev);
+    y->begun_ns = chm_now(s->dev);
     y->hurry = false;
-    y->fresh_bytes = 0;
+    y->round = round;
+    if (round) {
+        y->last_ns = y->begun_ns;
+        y->fresh_bytes = 0;
+    }
     chm_kv_list_join(s, &y->flushing, &y->fresh);
     s->journal.flushing = s->journal.durable;
     if (whole) {
@@ -282,7 +307,10 @@ bool chm_kv_sync_step(struct chm_store *s)
         (!y->flush && is_due(s))) {
         progress = record_all(s) || progress;
     }
-    if (!y->flush && !s->degraded && (y->logged.count > 0 || is_due(s))) {
+    if (!y->flush && !has_work(s)) {
+        y->last_ns = chm_now(s->dev); /* the interval is that of work that waits */
+    }
+    if (!y->flush && !s->degraded && (closes_round(s) || is_due(s))) {
         progress = begin(s) || progress;
     }
     return progress;

@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -18,6 +24,7 @@ from chm.peek import STALE_S
 from chm.stats import Histogram, StoreStats
 
 PAGES = [Path("/dev/shm"), Path(f"/run/user/{os.geteuid()}")]
+TOP = Path(chm.__file__).parent.parent
 METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
@@ -231,6 +238,54 @@ def test_metrics_are_served(owned) -> None:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture
+def listening(owned) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """``chm metrics --listen`` in a process of its own: its address, and it."""
+    pytest.importorskip("prometheus_client")
+    run, _ = owned
+    line = [sys.executable, "-c", "from chm.cli.main import main; main()", "metrics", run.path]
+    with subprocess.Popen(
+        [*line, "--listen", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(TOP)},
+    ) as server:
+        try:
+            assert server.stderr is not None
+            said = server.stderr.readline()
+            found = re.search(r"http://127\.0\.0\.1:\d+/metrics", said)
+            assert found, said + server.stderr.read()
+            yield found[0], server
+        finally:
+            server.kill()
+
+
+def scrape(url: str) -> dict[str, float]:
+    """Metrics by name; of those with labels one."""
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name.partition("{")[0]: float(value) for name, value in pairs}
+
+
+def test_listening_serves_until_a_signal(owned, listening) -> None:
+    """Every scrape is a new look at the owner, also when there is none any more."""
+    _, owner = owned
+    url, server = listening
+    for seen in (scrape(url), scrape(url)):
+        assert seen["chm_up"] == 1
+        assert seen["chm_store_put_keys_total"] >= 8
+    owner.kill()
+    owner.wait()
+    assert scrape(url)["chm_up"] == 0
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(timeout=60) == 130
+    assert server.stderr is not None
+    assert "interrupted" in server.stderr.read()
+    with pytest.raises(urllib.error.URLError):
+        scrape(url)
 
 
 @pytest.mark.parametrize(

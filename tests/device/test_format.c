@@ -95,8 +95,8 @@ static void check_made(void)
     rig_close(&r);
 }
 
-/* Foreign content is left alone without force. A device, an empty file and zeros are not foreign.
- */
+/* What is there, foreign or a device, is left alone without force. An empty file and zeros are
+ * nothing. */
 static void check_foreign(void)
 {
     struct rig r;
@@ -120,8 +120,19 @@ static void check_foreign(void)
     f.force = 1;
     CHECK_IS(chm_format(&f, &r.err), 0);
     f.force = 0;
-    CHECK_IS(chm_format(&f, &r.err), 0); /* ours */
     rig_open(&r);
+    memcpy(back, r.info.device_id, sizeof(back));
+    CHECK_IS(chm_close(r.dev, UINT64_MAX), 0);
+    CHECK_IS(chm_format(&f, &r.err), -EEXIST); /* a device is not made anew by the way */
+    CHECK(strstr(r.err.text, r.path[0]) && strstr(r.err.text, "chm device") &&
+          strstr(r.err.text, "force"));
+    rig_open(&r);
+    CHECK(memcmp(back, r.info.device_id, sizeof(back)) == 0);
+    CHECK_IS(chm_close(r.dev, UINT64_MAX), 0);
+    f.force = 1;
+    CHECK_IS(chm_format(&f, &r.err), 0);
+    rig_open(&r);
+    CHECK(memcmp(back, r.info.device_id, sizeof(back)) != 0);
     rig_close(&r);
 }
 

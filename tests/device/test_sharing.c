@@ -129,8 +129,47 @@ static void check_shared_past_open_write(void)
     rig_close(&r);
 }
 
+/* A trim over more than the window holds: every slot in it is not found any more, one that it does
+ * not touch is, and holders keep what they had. */
+static void check_long_trim(void)
+{
+    enum { N = 8, LEN = 64 << 10, APART = 1 << 20 };
+    struct rig r;
+    uint64_t held[N], again[N];
+
+    rig_sim(&r);
+    rig_open(&r);
+    CHECK(r.info.window_bytes < (N - 1) * APART);
+    for (uint64_t i = 0; i < N; i++) {
+        rig_lay(&r, i * APART, LEN, 1);
+        held[i] = rig_issue(&r, i * APART, LEN);
+    }
+    CHECK_IS(chm_trim(r.dev, 0, (N - 2) * APART + PAGE), 0); /* of the last but one a page */
+    for (uint64_t i = 0; i < N; i++) {
+        again[i] = rig_issue(&r, i * APART, LEN);
+    }
+    CHECK_EQ(rig_stats(&r)->shared, 1);
+    CHECK_EQ(r.stats.window_used_bytes, (2 * N - 1) * LEN);
+    for (uint64_t i = 0; i < N; i++) {
+        uint64_t gone = i < N - 2 ? LEN : i == N - 2 ? PAGE : 0;
+        const uint8_t *p;
+
+        rig_expect_staged(&r, held[i], i * APART, LEN, 1);
+        CHECK_IS(chm_wait(r.dev, again[i], LONG), 0);
+        p = rig_view(&r, again[i], LEN);
+        CHECK(is_byte(p, gone, 0));
+        CHECK_HOLDS(p + gone, i * APART + gone, LEN - gone, 1);
+    }
+    CHECK_IS(chm_release_many(r.dev, held, N, NULL), N);
+    CHECK_IS(chm_release_many(r.dev, again, N, NULL), N);
+    rig_run(&r, CHM_SECOND);
+    rig_check_idle(&r);
+    rig_close(&r);
+}
+
 int main(void)
 {
+    check_long_trim();
     check_sharing();
     check_shared_part();
     check_not_shared();

@@ -114,6 +114,52 @@ static void check_scatter(void)
     kv_stop(&k);
 }
 
+/* A get whose parts name memory twice is refused, and costs the object nothing. */
+static void check_overlap(void)
+{
+    enum { N = 3 };
+    static const uint64_t at[][N] = {
+        {0, PAGE, 2 * PAGE},     /* rising */
+        {2 * PAGE, PAGE, 0},     /* falling */
+        {PAGE, 2 * PAGE, 0},     /* neither */
+        {2 * PAGE, 0, PAGE},     /* between the others */
+        {0, PAGE, PAGE},         /* twice */
+        {0, PAGE, PAGE / 2},     /* across two */
+        {0, 2 * PAGE, PAGE + 1}, /* by a byte */
+        {PAGE, 2 * PAGE, 1},
+    };
+    struct kv k;
+    struct chm_key key = kv_key(1);
+    struct chm_part parts[N];
+    uint32_t nparts = N;
+    int32_t status;
+    uint64_t id;
+    uint8_t *memory = rig_alloc(N * PAGE);
+    struct chm_store_job job = {
+        .n = 1, .keys = &key, .parts = parts, .nparts = &nparts, .status = &status};
+
+    kv_options(&k);
+    kv_start(&k);
+    CHECK_IS(kv_put(&k, 1, N * PAGE, 1), 0);
+    job.ns = k.ns;
+    for (size_t way = 0; way < CHM_COUNT(at); way++) {
+        for (size_t i = 0; i < N; i++) {
+            parts[i] = (struct chm_part){.data = memory + at[way][i], .len = PAGE};
+        }
+        if (way < 4) {
+            CHECK_EQ(kv_run(&k, &job).ok, 1);
+        } else {
+            CHECK_IS(chm_store_submit(k.s, &job, &id), -EINVAL);
+        }
+    }
+    job.op = CHM_STORE_PUT; /* which only reads them */
+    key = kv_key(2);
+    CHECK_EQ(kv_run(&k, &job).ok, 1);
+    CHECK_IS(kv_get(&k, 1, N * PAGE, 1), 0);
+    munmap(memory, N * PAGE);
+    kv_stop(&k);
+}
+
 /* A miss is a miss, a duplicate a success that writes nothing, nonsense an error. */
 static void check_answers(void)
 {
@@ -259,6 +305,7 @@ int main(void)
 {
     check_answers();
     check_scatter();
+    check_overlap();
     check_namespaces();
     check_leases();
     check_lengths("sim", false);

@@ -2,6 +2,7 @@
 /*
  * test_kv_names.c - namespaces and their quotas on the device: durable when a sync says so, and
  * both slots of their page hold the same, also if a quota changes between the writing of the two.
+ * What just fits a quota is taken.
  */
 #include "store/kv_rig.h"
 
@@ -92,8 +93,86 @@ static void check_slots(void)
     kv_stop(&k);
 }
 
+static int put_now(struct kv *k, uint64_t number, uint64_t len)
+{
+    int32_t status;
+
+    kv_put_many(k, number, 1, &len, 1, 0, &status);
+    return status;
+}
+
+static uint64_t used_of(struct kv *k)
+{
+    struct chm_store_namespace_info info;
+
+    CHECK_IS(chm_store_namespace_info(k->s, k->ns, &info), 0);
+    CHECK(info.used_bytes <= info.quota_bytes);
+    return info.used_bytes;
+}
+
+/* What just fits a quota does, header included where there is one. */
+static void check_exact_quota(void)
+{
+    struct kv k;
+
+    options(&k);
+    k.r.opt.dram_bytes = 8 * MIB;
+    k.r.opt.write_buffer_bytes = 4 * MIB;
+    kv_start(&k);
+    set_quota(&k, PAGE);
+    CHECK_IS(put_now(&k, 1, PAGE), 0);
+    CHECK_EQ(used_of(&k), PAGE);
+    CHECK_IS(put_now(&k, 2, 1), 0); /* the first one gives way */
+    CHECK_EQ(used_of(&k), PAGE);
+    CHECK_IS(put_now(&k, 3, PAGE + 1), -EDQUOT);
+    CHECK(kv_has(&k, 2));
+    set_quota(&k, MIB);
+    CHECK_IS(put_now(&k, 4, MIB), 0);
+    CHECK_EQ(used_of(&k), MIB);
+    set_quota(&k, MIB + PAGE);
+    CHECK_IS(put_now(&k, 5, MIB + 1), -EDQUOT);
+    set_quota(&k, MIB + 2 * PAGE);
+    CHECK_IS(put_now(&k, 5, MIB + 1), 0);
+    CHECK_EQ(used_of(&k), MIB + 2 * PAGE);
+    kv_recount(&k);
+    kv_stop(&k);
+}
+
+/* An object of one chunk has a header when it is split: that counts too. */
+static void check_quota_of_split(void)
+{
+    struct kv k;
+    uint64_t n = 0;
+    uint32_t own;
+
+    options(&k);
+    k.o.free_percent = 0;
+    kv_start(&k);
+    own = k.ns;
+    while (kv_stats(&k)->free_bytes >= 64 * KIB) {
+        CHECK_IS(kv_put(&k, n++, 64 * KIB, 1), 0);
+    }
+    for (uint64_t i = 0; i < n; i += 2) {
+        CHECK_IS(kv_delete(&k, i), 0);
+    }
+    kv_sync(&k);
+    CHECK_IS(chm_store_namespace(k.s, "small", 5, 128 * KIB, &k.ns), 0);
+    CHECK_IS(put_now(&k, 1000, 128 * KIB), -EDQUOT);
+    CHECK_EQ(used_of(&k), 0);
+    CHECK_EQ(kv_stats(&k)->split_objects, 0);
+    CHECK_IS(chm_store_namespace(k.s, "small", 5, 128 * KIB + PAGE, &k.ns), 0);
+    CHECK_IS(put_now(&k, 1000, 128 * KIB), 0);
+    CHECK_EQ(used_of(&k), 128 * KIB + PAGE);
+    CHECK_EQ(kv_stats(&k)->split_objects, 1);
+    k.ns = own;
+    kv_recount(&k);
+    kv_stop(&k);
+}
+
 int main(void)
 {
+    check_exact_quota();
+    check_quota_of_split();
     check_sync(true);
     check_sync(false);
     check_slots();
