@@ -26,7 +26,7 @@ import numpy as np
 
 import chm
 from chm.bench.measure import Samples
-from chm.bench.payload import Payload
+from chm.bench.payload import Payload, PayloadMismatch
 from chm.bench.replay.notes import Notes, Row
 from chm.bench.replay.work import PAGE, Step, Work, number_of
 from chm.bench.target import BenchError
@@ -173,7 +173,12 @@ class Walk:
         if len(views) > 1:
             data = self._memory[0, :size]
             lease.copy_to(data)
-        return self._payload.check(data, number_of(key))
+        try:
+            return self._payload.check(data, number_of(key))
+        except PayloadMismatch as e:
+            why = str(e)
+        del data, views  # a traceback that held them would keep the pool open
+        raise PayloadMismatch(f"key {key.hex()}: {why}")
 
     def _put(self, name: str, keys: Sequence[bytes], after: bytes | None) -> tuple[int, int]:
         stored = duplicate = 0
