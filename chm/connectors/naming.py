@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,10 @@ def _plain(value: Any) -> Any:
     """JSON of what is none. TypeError for what would give another name in another process."""
     if isinstance(value, (set, frozenset)):
         return sorted(json.dumps(v, sort_keys=True, default=_plain) for v in value)
-    kind = type(value)
-    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
-        raise TypeError(
-            f"a field of a name is a {kind.__name__}, whose text differs between processes"
-        )
-    return str(value)
+    text = str(value)
+    if re.search(r"\bat 0x[0-9a-f]+", text):
+        raise TypeError(f"a field of a name is {text}, which differs between processes")
+    return text
 
 
 def weights_identity(model: str, revision: str | None = None) -> str:
