@@ -109,6 +109,8 @@ def test_f15_what_was_issued_stays_whole(make: Make) -> None:
             with pytest.raises(chm.NotFound):
                 space.get(obj.id)
             other = space.put(pattern(2 * MIB, 1000 + turn))
+            with pytest.raises(chm.NotFound):
+                space.get(obj.id)  # its slot is in use again
             piece = piece or stream.next()
             assert np.array_equal(piece.array(), data)
             del piece

@@ -28,7 +28,7 @@ import chm
 from chm.bench.measure import Samples
 from chm.bench.payload import Payload, PayloadMismatch
 from chm.bench.replay.notes import Notes, Row
-from chm.bench.replay.work import PAGE, Step, Work, number_of
+from chm.bench.replay.work import Step, Work, number_of
 from chm.bench.target import BenchError
 from chm.bench.ui import Progress
 from chm.job import ObjectLease
@@ -40,7 +40,7 @@ from chm.pool import format as format_member
 
 MIB = 1 << 20
 NAMESPACE = "chm-bench replay"
-ROOM = 1.3  # capacity of new members over what the objects need
+ROOM = 1.6  # capacity of new members over what the objects need: they fill unevenly
 PUT_RETRIES = 8
 PUT_WAIT_S = 30.0
 
@@ -67,7 +67,7 @@ def make_members(setting: Setting, work: Work) -> list[Path]:
     """Make the files that are not there; which those are."""
     share = int(work.footprint_bytes * ROOM / len(setting.members)) + 64 * MIB
     capacity = setting.capacity or -(-share // MIB) * MIB
-    objects = min(work.objects, capacity // (min(work.sizes) + PAGE)) + 1000
+    objects = min(work.objects, capacity // min(work.sizes)) + 1000
     new = [path for path in setting.members if not path.exists()]
     for path in new:
         format_member(_member(setting, path), capacity, max_objects=objects)
