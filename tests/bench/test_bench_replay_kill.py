@@ -76,6 +76,7 @@ def test_left_to_the_store_only_what_was_not_durable_is_lost(rig: Rig, invoke: I
     assert work.objects <= put <= work.objects + len(lost)
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_with_a_member_missing_in_between(rig: Rig, invoke: Invoke) -> None:
     """The middle part runs without the second member: its objects miss, and are put again on the
     first. When it is back, what either has is hit."""
@@ -97,6 +98,7 @@ def test_killed_again_and_again_with_a_member_missing_in_between(rig: Rig, invok
     assert [r["request"] for r in told["restarts"]] == [first, second]
 
 
+@pytest.mark.slow
 def test_a_member_that_stays_away(rig: Rig, invoke: Invoke) -> None:
     noted = rig.kill(len(rig.work().steps) // 2, "--sync", "1")
     rig.members[1].unlink()
