@@ -27,7 +27,7 @@ from rows import TOP, use_checkout
 use_checkout()
 
 from chm.bench.charts import Chart, Line, draw_png, draw_terminal  # noqa: E402
-from chm.bench.traces import TraceRequest, load  # noqa: E402
+from chm.bench.traces import load_joined, parts_of  # noqa: E402
 
 POLICIES = ("prefix-tail", "lru", "fifo")
 TURNS = ("1", "2-4", "5-16", "17-64", "65+")
@@ -65,9 +65,7 @@ def turn_bucket(turn: int) -> int:
 
 def read(argument: str) -> Workload:
     """Load one trace, of one file or of several in a row."""
-    requests: list[TraceRequest] = []
-    for name in argument.split("+"):
-        requests += load(Path(name)).requests
+    requests = load_joined(argument).requests
     turns = any(r.turn > 1 for r in requests)
     different: set[int] = set()
     data = bytearray()
@@ -77,7 +75,7 @@ def read(argument: str) -> Workload:
         data += array("I", (bucket, len(r.keys))).tobytes() + array("Q", r.keys).tobytes()
         different.update(r.keys)
         blocks += len(r.keys)
-    name = "+".join(Path(part).stem for part in argument.split("+"))
+    name = "+".join(path.stem for path in parts_of(argument))
     buckets = TURNS if turns else TENTHS
     return Workload(name, len(different), len(requests), blocks, buckets, bytes(data))
 

@@ -59,7 +59,6 @@ BUSY = -errno.EALREADY
 # Some calls return unsigned numbers; there -errno is at the upper end.
 _NO_ANSWER = frozenset(rc + add for rc in (BUSY, *_TURNED_AWAY) for add in (0, 1 << 64))
 
-
 _open_gates: set[Any] = set()
 
 

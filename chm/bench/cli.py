@@ -31,6 +31,7 @@ from chm.bench.options import FILE, SETTINGS, SIZE, SWITCH, ConfigError, Option,
 from chm.bench.outcome import document, dumps
 from chm.bench.paper.command import paper
 from chm.bench.presets import preset
+from chm.bench.replay.command import replay
 from chm.bench.report import show_findings
 from chm.bench.runner import EXPECTED, EXPERIMENTS, Experiment, runs_of
 from chm.bench.sweep import emit
@@ -228,6 +229,7 @@ def list_jobs(directory: Path | None) -> None:
 
 cli.add_command(preset)
 cli.add_command(paper)
+cli.add_command(replay)
 cli.add_command(calibrate_command)
 cli.add_command(twin_command)
 

@@ -101,6 +101,23 @@ def load(path: Path, format: str = "auto", limit: int = 0) -> Trace:
     return Trace(trace.format, trace.block_tokens, trace.requests[: limit or None])
 
 
+def parts_of(argument: str) -> list[Path]:
+    """The files of one trace as a command takes it: a path, or several joined by "+"."""
+    if Path(argument).exists():
+        return [Path(argument)]
+    return [Path(part) for part in argument.split("+")]
+
+
+def load_joined(argument: str, limit: int = 0) -> Trace:
+    """One trace in one file, or in several of one format: their requests one after the other."""
+    parts = [load(path) for path in parts_of(argument)]
+    first = parts[0]
+    if any((p.format, p.block_tokens) != (first.format, first.block_tokens) for p in parts):
+        raise TraceError(f"{argument}: parts of different formats")
+    requests = [request for part in parts for request in part.requests]
+    return Trace(first.format, first.block_tokens, requests[: limit or None])
+
+
 class _Rows:
     """The rows of a JSON-lines file, remembering the line for messages."""
 

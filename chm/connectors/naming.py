@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,29 @@ class Naming:
         self.fields: Mapping[str, Any] = fields
 
     def __str__(self) -> str:
-        whole = json.dumps([self.host, self.fields], sort_keys=True, default=str)
+        whole = json.dumps([self.host, self.fields], sort_keys=True, default=_plain)
         digest = hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
-        shown = [self.host, *(f"{k}={v}" for k, v in self.fields.items() if v not in (None, ""))]
+        shown = [
+            self.host,
+            *(f"{k}={_text(v)}" for k, v in self.fields.items() if v not in (None, "")),
+        ]
         text = "/".join(shown).encode("ascii", "replace").decode()
         return f"{text[:_SHOWN]}#{digest}"
+
+
+def _text(value: Any) -> str:
+    """A field for people."""
+    return str(_plain(value) if isinstance(value, (set, frozenset)) else value)
+
+
+def _plain(value: Any) -> Any:
+    """JSON of what is none. TypeError for what would give another name in another process."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(json.dumps(v, sort_keys=True, default=_plain) for v in value)
+    text = str(value)
+    if re.search(r"\bat 0x[0-9a-f]+", text):
+        raise TypeError(f"a field of a name is {text}, which differs between processes")
+    return text
 
 
 def weights_identity(model: str, revision: str | None = None) -> str:

@@ -33,10 +33,12 @@ def run_until(dev: chm.Device, at_ns: int) -> None:
         dev.step(at_ns)
 
 
-def run_python(code: str, *first_on_path: Path) -> subprocess.CompletedProcess[str]:
+def run_python(
+    code: str, *first_on_path: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh interpreter that imports the same chm."""
     path = [*map(str, first_on_path), str(Path(chm.__file__).parent.parent)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **variables}
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd="/"
     )

@@ -82,14 +82,19 @@ def test_f15_deleted_between_look_up_and_use_is_a_miss(make: Make) -> None:
         obj = space.put(data)
         found = space.get(obj.id)
         space.delete(obj)
-        for use in (
+        uses = (
             lambda: space.get(found.id),
             lambda: space.read(found),
             lambda: space.hold(found),
             lambda: space.stream([found]),
-        ):
-            with pytest.raises(chm.NotFound):
-                use()
+        )
+        for reused in (False, True):
+            if reused:
+                other = space.put(pattern(MIB, 16))
+                assert other.addr == found.addr
+            for use in uses:
+                with pytest.raises(chm.NotFound):
+                    use()
         assert space.stats.held == 0
 
 

@@ -63,24 +63,27 @@ def test_a_forgotten_device_warns_and_is_closed_by_the_next_open(tmp_path) -> No
         assert np.array_equal(again.read(0, MIB), data)
 
 
-def test_a_forgotten_store_is_closed_with_its_device(tmp_path) -> None:
-    """The two hold each other, so the collector drops them as a cycle: it runs all finalisers of
-    that, and the device has to survive its own to be closed."""
-    path, data = tmp_path / "d.chm", pattern(MIB, 1)
+def test_f73_a_forgotten_store_is_closed_with_its_device(tmp_path) -> None:
+    """Device and store hold each other, so the collector finalises their parts in any order. Freed
+    memory is filled, so that a use of it is seen."""
+    path = tmp_path / "d.chm"
     chm.format(path, "64MiB")
-    dev = chm.open(path, thread=True, **SMALL)
-    chm.store.format(dev)
-    store = chm.Store(dev)
-    store.write(store.namespace("a"), bytes(16), data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        del dev, store
-        gc.collect()
-    scribble = [bytearray(b"\xa5" * n) for n in range(16, 512)]
-    with chm.open(path, thread=True, **SMALL) as dev, chm.Store(dev) as store:
-        assert store.info.clean
-        assert np.array_equal(store.read(store.namespace("a"), bytes(16)), data)
-    assert scribble
+    code = (
+        "import gc, warnings, chm\n"
+        "warnings.simplefilter('ignore', ResourceWarning)\n"
+        f"dev = chm.open({str(path)!r}, dram_bytes='32MiB', thread=True)\n"
+        "chm.store.format(dev)\n"
+        "store = chm.Store(dev)\n"
+        "store.put(store.namespace('a'), [bytes(16)], [b'x' * 5000]).result()\n"
+        "del dev, store\n"
+        "gc.collect()\n"
+        f"dev = chm.open({str(path)!r}, dram_bytes='32MiB', thread=True)\n"
+        "with dev, chm.Store(dev) as store:\n"
+        "    assert store.exists(store.namespace('a'), [bytes(16)])[0]\n"
+        "    assert store.info.clean\n"
+    )
+    done = run_python(code, MALLOC_PERTURB_="171")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_device_lives_while_its_requests_do(make) -> None:

@@ -103,6 +103,31 @@ static void refuse_device(struct kv *k, int want)
     CHECK(strlen(k->err.text) > 10);
 }
 
+/* F33: three times what there is room for, in a file that is longer than the device: nothing is
+ * written behind its end. */
+static void check_full(struct kv *k, off_t size)
+{
+    uint8_t *behind = rig_alloc(MIB);
+    int fd;
+
+    CHECK_IS(truncate(k->r.path[0], size + (off_t)MIB), 0);
+    kv_device(k);
+    kv_open_store(k);
+    for (uint64_t i = 0; i < 3 * BYTES / (256 * KIB); i++) {
+        CHECK_IS(kv_put(k, 1000 + i, 256 * KIB, 1), 0);
+    }
+    CHECK(kv_stats(k)->evicted > 0);
+    kv_recount(k);
+    close_all(k);
+    fd = open(k->r.path[0], O_RDONLY);
+    CHECK(fd >= 0);
+    CHECK_EQ(pread(fd, behind, MIB, size), MIB);
+    CHECK(is_byte(behind, MIB, 0));
+    CHECK_EQ(size_of(k), size + (off_t)MIB);
+    close(fd);
+    munmap(behind, MIB);
+}
+
 /* Shorter: refused, and whole again when it has its length again (zeros there now: those objects
  * are misses). Longer: what is behind the end is nobody's. */
 static void check_size(void)
@@ -138,6 +163,7 @@ static void check_size(void)
     get_all(&k);
     kv_recount(&k);
     close_all(&k);
+    check_full(&k, size);
     rig_unlink(&k.r);
 }
 

@@ -301,8 +301,56 @@ static void check_leases(void)
     kv_stop(&k);
 }
 
+/* F06: what is being put is a miss for whoever looks for it, gets it or leases it meanwhile. It has
+ * more bytes than the write buffer, so that this takes a while. */
+static void check_in_the_making(void)
+{
+    enum { LEN = 12 * MIB, UNTOLD = 12345 };
+    struct kv k;
+    struct chm_store_lease none;
+    struct chm_store_done done[16];
+    struct chm_key key = kv_key(1);
+    struct chm_part in = {.data = malloc(LEN), .len = LEN}, out = {.data = malloc(LEN), .len = LEN};
+    int32_t put = UNTOLD, got, leased;
+    struct chm_store_job jobs[] = {
+        {.op = CHM_STORE_GET, .n = 1, .keys = &key, .parts = &out, .status = &got},
+        {.op = CHM_STORE_LEASE, .n = 1, .keys = &key, .leases = &none, .status = &leased},
+        {.op = CHM_STORE_PUT, .n = 1, .keys = &key, .parts = &in, .status = &put},
+    };
+    int looks = 0;
+
+    jobs[2].flags = CHM_STORE_WAIT;
+    kv_options(&k);
+    kv_start(&k);
+    kv_fill(in.data, LEN, kv_seed(1, 1));
+    kv_submit(&k, &jobs[2]);
+    while (put == UNTOLD) {
+        CHECK(chm_store_step(k.s, chm_now(k.r.dev) + 10000) >= 0);
+        if (put != UNTOLD || k.s->put.entry == CHM_KV_NONE) {
+            continue;
+        }
+        CHECK(!kv_has(&k, 1));
+        got = leased = UNTOLD;
+        kv_submit(&k, &jobs[0]);
+        kv_submit(&k, &jobs[1]);
+        CHECK_IS(got, -ENOENT);
+        CHECK_IS(leased, -ENOENT);
+        CHECK_IS(chm_store_drain(k.s, done, 2, 0), 2);
+        looks++;
+    }
+    CHECK(looks > 3);
+    CHECK_IS(put, 0);
+    CHECK_IS(chm_store_drain(k.s, done, 16, KV_LONG), 1);
+    CHECK_IS(kv_get(&k, 1, LEN, 1), 0);
+    kv_recount(&k);
+    free(in.data);
+    free(out.data);
+    kv_stop(&k);
+}
+
 int main(void)
 {
+    check_in_the_making();
     check_answers();
     check_scatter();
     check_overlap();
