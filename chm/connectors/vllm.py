@@ -164,6 +164,7 @@ class ChmTier(SecondaryTierManager):  # type: ignore[misc]
         self._rows: Any = np.asarray(primary_kv_view).view(np.uint8)
         self._requests: dict[str, _Request] = {}
         self._jobs: dict[int, _Job] = {}
+        self._results: list[Any] = []  # of jobs that have ended
         self._step = 0
         self._told = TierStats()
 
@@ -246,41 +247,44 @@ class ChmTier(SecondaryTierManager):  # type: ignore[misc]
         return job, [self._rows[i] for i in chunks.tolist()]
 
     def get_finished_jobs(self) -> Iterable[Any]:
-        results = []
-        for done in self.tier.drain():
+        self._take(self.tier.drain())
+        results, self._results = self._results, []
+        return results
+
+    def _take(self, ended: Iterable[Done]) -> None:
+        for done in ended:
             job = self._jobs[done.tag]
             job.take(done)
             if done.error:
                 level = logging.WARNING if job.load else logging.DEBUG
                 log.log(level, "%s of %d chunks: %s", done.op, len(done.ok), done.error)
             if not job.tasks:
-                results.append(self._end(done.tag, job))
-        return results
+                del self._jobs[done.tag]
+                self._results.append(self._result(done.tag, job))
 
-    def _end(self, number: int, job: _Job) -> Any:
-        del self._jobs[number]
+    def _result(self, number: int, job: _Job) -> Any:
         result: dict[str, Any] = {"transfer_time": job.seconds, "transfer_bytes": job.nbytes}
-        if job.load and not all(job.ok):
-            self._failed([key for key, ok in zip(job.keys, job.ok, strict=True) if not ok])
+        if not all(job.ok):
             good = [key for key, ok in zip(job.keys, job.ok, strict=True) if ok]
             result["successful_keys"] = tuple(good) or None
+            if job.load:
+                self._failed(set(job.keys) - set(good))
         return JobResult(number, all(job.ok), **{k: v for k, v in result.items() if k in _RESULT})
 
-    def _failed(self, keys: list[bytes]) -> None:
+    def _failed(self, keys: set[bytes]) -> None:
         """Whoever was told that these are there is told now that they are not."""
         for request in self._requests.values():
-            request.answers.update((key, False) for key in keys if key in request.answers)
+            request.answers.update(dict.fromkeys(keys & request.answers.keys(), False))
 
     def has_pending_work(self) -> bool:
         return bool(self._jobs)
 
     def drain_jobs(self) -> None:
         if not self.tier.wait(self.tier.options.deadline_s + 1.0):
-            log.error("jobs of the chm tier have not ended: the drive hangs in the engine's memory")
+            log.error("jobs of the chm tier have not ended by their deadline")
 
     def shutdown(self) -> None:
-        self.tier.close()
-        self._jobs.clear()
+        self._take(self.tier.close())
         self._requests.clear()
         self._rows = self._primary_kv_view = None
 

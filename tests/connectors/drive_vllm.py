@@ -134,18 +134,13 @@ class VllmDriver:
 
     def _told(self, result: Any) -> Told:
         keys = self._jobs.pop(result.job_id)
-        if result.success:
-            good = set(keys)
-        else:
-            good = set(result.successful_keys or ())
+        good = set(keys if result.success else result.successful_keys or ())
         return Told(result.job_id, [key in good for key in keys])
 
     def close(self) -> list[Told]:
-        """vLLM stops asking; what it would be told is asked for here."""
-        self.manager.drain_jobs()
-        told = self.told()
+        """vLLM does not ask any more after that; what it would be told is asked for here."""
         self.manager.shutdown()
-        return told
+        return self.told()
 
 
 def open_vllm(options: TierOptions, identity: Identity, row_bytes: int) -> VllmDriver:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -179,7 +180,9 @@ def installed() -> bool:
 def adapter() -> ModuleType:
     """chm.connectors.vllm."""
     if installed():
-        return importlib.import_module("chm.connectors.vllm")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module("chm.connectors.vllm")
     with stand_in():
         return importlib.import_module("chm.connectors.vllm")
 
