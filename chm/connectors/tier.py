@@ -5,7 +5,8 @@ A task, a get or a put of any number of keys: submitted -> running -> ended, and
 ``drain`` exactly once, also at close. It is one or more jobs of the store, of at most 32 keys each.
 Jobs run on the store's own threads, without the interpreter; submitting and draining never wait.
 
-    get: all jobs at once.        put: one job after the other, each hangs on the one before.
+    get: all jobs at once.        put: one job after the other, each hangs on the one before; the
+                                  first waits for a put of the key that it hangs on.
 
 A job for which the store has no place (it takes 256) waits for one, until the deadline.
 
@@ -104,6 +105,8 @@ class _Task:
         self.jobs: deque[tuple[int, Job]] = deque()  # first key, job; in order
         self.later: deque[Callable[[], bool]] = deque()  # parts that were not started, in order
         self.hints: set[_Hint] = set()
+        self.behind: _Task | None = None  # a put of what this one hangs on, until it has ended
+        self.over = False
         self.other: list[bytes] = []  # keys stored with another length than they are read with
 
     def fail(self, error: object) -> None:
@@ -168,6 +171,7 @@ class Tier:
         self._hinted: dict[bytes, _Hint] = {}
         self._hint_used = 0
         self._missing: dict[bytes, float] = {}  # key -> until when it is a miss; in that order
+        self._putting: dict[bytes, _Task] = {}  # key of a running put -> the put
         self._numbers = 0
         self._counts = dict.fromkeys(TierStats.__dataclass_fields__, 0)
         self.closed = False
@@ -305,12 +309,15 @@ class Tier:
     ) -> int:
         """Store objects, in chain order; the number of the task.
 
-        ``after`` is the key before the first; it is left out of account if it is not there. A block
-        that finds no room by the deadline is refused, and those behind it with it. Raises Closed.
+        ``after`` is the key before the first; it is left out of account if it is not there and
+        no put that goes on has it. A block that finds no room by the deadline is refused,
+        and those behind it with it. Raises Closed.
         """
         buffers = list(buffers)
         task = self._new(tag, "put", keys, buffers)
         with self._lock:
+            task.behind = self._putting.get(after) if after else None
+            self._putting.update(dict.fromkeys(task.keys, task))
             for first in range(0, len(keys), BATCH):
                 before = task.keys[first - 1] if first else after
                 part = buffers[first : first + BATCH]
@@ -380,7 +387,10 @@ class Tier:
 
     def _settle(self, task: _Task) -> None:
         """Take what has ended; start what is next; end it if nothing is left."""
-        while task.number in self._running:
+        if task.behind is not None and not task.behind.over:
+            return
+        task.behind = None
+        while not task.over:
             while task.jobs and task.jobs[0][1].told():
                 task.take(*task.jobs.popleft())
             if task.may_start():
@@ -394,6 +404,11 @@ class Tier:
 
     def _end(self, task: _Task) -> None:
         del self._running[task.number]
+        task.over = True
+        if task.op == "put":
+            for key in task.keys:
+                if self._putting.get(key) is task:
+                    del self._putting[key]
         task.later.clear()
         good = sum(task.ok)
         nbytes = sum(size for size, ok in zip(task.sizes, task.ok, strict=True) if ok)
