@@ -79,6 +79,7 @@ class TierStats(Record):
     put_ok: int = 0
     put_failed: int = 0
     put_bytes: int = 0
+    deleted: int = 0
     hints: int = 0
     hints_used: int = 0
     hints_expired: int = 0
@@ -159,6 +160,9 @@ class Tier:
         self._missing: dict[bytes, float] = {}  # key -> until when it is a miss; in that order
         self._numbers = 0
         self._counts = dict.fromkeys(TierStats.__dataclass_fields__, 0)
+        self.on_progress: Callable[[], object] = _nothing
+        """Called, from whichever thread notices, when a task may have got on: for a host that
+        sleeps until then. It must be quick and take no lock."""
         self.closed = False
 
     # -- looking up ----------------------------------------------------------------------------
@@ -242,6 +246,18 @@ class Tier:
             if hint is not None and hint.users == 0:
                 self._drop(hint, "hints_cancelled")
 
+    def unhint(self, keys: Sequence[bytes]) -> None:
+        """These will not be got after all. A hint goes when that is so for all of its keys."""
+        with self._lock:
+            for key in keys:
+                hint = self._hinted.get(key)
+                if hint is None or hint.users:
+                    continue
+                del self._hinted[key]
+                hint.keys.remove(key)
+                if not hint.keys:
+                    self._drop(hint, "hints_cancelled")
+
     def _expire_hints(self) -> None:
         now = time.monotonic()
         for hint in list(self._hints.values()):
@@ -284,16 +300,25 @@ class Tier:
         )
 
     def put(
-        self, tag: Any, keys: Sequence[bytes], buffers: Sequence[Any], after: bytes | None = None
+        self,
+        tag: Any,
+        keys: Sequence[bytes],
+        buffers: Sequence[Any],
+        after: bytes | None = None,
+        chain: bool = True,
     ) -> int:
         """Store objects, in chain order; the number of the task.
 
         ``after`` is the key before the first; it is left out of account if it is not there. A block
-        that finds no room by the deadline is refused, and those behind it with it.
+        that finds no room by the deadline is refused, and those behind it with it. Without
+        ``chain`` none depends on another.
         """
         task = self._new(tag, "put", keys, buffers)
         with self._lock:
             for first in range(0, len(keys), BATCH):
+                if not chain:
+                    self._put_alone(task, first, list(buffers[first : first + BATCH]))
+                    continue
                 before = task.keys[first - 1] if first else after
                 part = list(buffers[first : first + BATCH])
                 task.later.append(partial(self._put_part, task, first, part, before))
@@ -315,6 +340,24 @@ class Tier:
             ),
         )
 
+    def _put_alone(self, task: _Task, first: int, buffers: list[Any]) -> None:
+        some, left = task.keys[first : first + BATCH], task.deadline_s
+        self._start(
+            task,
+            first,
+            lambda: self.store.put(self._ns, some, buffers, wait=True, chain=False, timeout=left),
+        )
+
+    def delete(self, tag: Any, keys: Sequence[bytes]) -> int:
+        """Drop objects, a task like the others. What was not there counts as a failure."""
+        task = self._new(tag, "delete", keys, [b""] * len(keys))
+        with self._lock:
+            for first in range(0, len(keys), BATCH):
+                some = task.keys[first : first + BATCH]
+                self._start(task, first, partial(self.store.delete, self._ns, some))
+            self._settle(task)
+        return task.number
+
     def _new(self, tag: Any, op: str, keys: Sequence[bytes], buffers: Sequence[Any]) -> _Task:
         if len(keys) != len(buffers):
             raise ValueError(f"{len(keys)} keys, but {len(buffers)} buffers")
@@ -329,9 +372,12 @@ class Tier:
     def _start(self, task: _Task, first: int, submit: Callable[[], Job]) -> None:
         """Submit a job of a task. One that cannot even be submitted is a failure of its keys."""
         try:
-            task.jobs.append((first, submit()))
+            job = submit()
         except (ChmError, ValueError, TypeError) as error:
             task.fail(error)
+            return
+        task.jobs.append((first, job))
+        job.on_end(self.on_progress)
 
     # -- what has ended ------------------------------------------------------------------------
 
@@ -363,11 +409,14 @@ class Tier:
         good = sum(task.ok)
         nbytes = sum(size for size, ok in zip(task.sizes, task.ok, strict=True) if ok)
         op = task.op
-        counts = {f"{op}_ok": good, f"{op}_failed": len(task.ok) - good, f"{op}_bytes": nbytes}
-        self._count(**counts)
+        if op == "delete":
+            self._count(deleted=good)
+        else:
+            bad = len(task.ok) - good
+            self._count(**{f"{op}_ok": good, f"{op}_failed": bad, f"{op}_bytes": nbytes})
         if op == "get":
             self.mark_missing([k for k, ok in zip(task.keys, task.ok, strict=True) if not ok])
-        else:
+        elif op == "put":
             for key, ok in zip(task.keys, task.ok, strict=True):
                 if ok:
                     self._missing.pop(key, None)
@@ -376,6 +425,7 @@ class Tier:
             if hint.users == 0:
                 self._drop(hint, "hints_used")
         self._ended.append(task)
+        self.on_progress()
 
     @property
     def busy(self) -> bool:
@@ -384,7 +434,8 @@ class Tier:
 
     def fileno(self) -> int:
         """A descriptor that is readable when ``drain`` has something to do. It belongs to the
-        store: a second tier on the same store would be told, too."""
+        store: a second tier on the same store is told, too, and may drain first; who must not miss
+        that uses ``on_progress`` beside it."""
         return self.store.fileno()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -454,6 +505,10 @@ class Tier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _nbytes(buffer: Any) -> int:
