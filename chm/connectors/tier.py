@@ -288,7 +288,7 @@ class Tier:
                     hint.users += 1
             for first in range(0, len(keys), BATCH):
                 self._get_part(task, first, list(buffers[first : first + BATCH]), copy)
-            self._settle(task)
+            self._begun(task)
         return task.number
 
     def _get_part(self, task: _Task, first: int, buffers: list[Any], copy: bool) -> None:
@@ -322,7 +322,7 @@ class Tier:
                 before = task.keys[first - 1] if first else after
                 part = list(buffers[first : first + BATCH])
                 task.later.append(partial(self._put_part, task, first, part, before))
-            self._settle(task)
+            self._begun(task)
         return task.number
 
     def _put_part(self, task: _Task, first: int, buffers: list[Any], before: bytes | None) -> None:
@@ -355,7 +355,7 @@ class Tier:
             for first in range(0, len(keys), BATCH):
                 some = task.keys[first : first + BATCH]
                 self._start(task, first, partial(self.store.delete, self._ns, some))
-            self._settle(task)
+            self._begun(task)
         return task.number
 
     def _new(self, tag: Any, op: str, keys: Sequence[bytes], buffers: Sequence[Any]) -> _Task:
@@ -378,6 +378,11 @@ class Tier:
             return
         task.jobs.append((first, job))
         job.on_end(self.on_progress)
+
+    def _begun(self, task: _Task) -> None:
+        self._settle(task)
+        if task.number not in self._running:
+            self.on_progress()  # it ended here: the store wakes nobody
 
     # -- what has ended ------------------------------------------------------------------------
 
@@ -425,7 +430,6 @@ class Tier:
             if hint.users == 0:
                 self._drop(hint, "hints_used")
         self._ended.append(task)
-        self.on_progress()
 
     @property
     def busy(self) -> bool:
