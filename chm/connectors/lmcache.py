@@ -59,7 +59,9 @@ class Batch:
     """Parts that have not ended."""
 
     def answer(self) -> Answer:
-        return self.number, all(self.ok), self.error, self.ok
+        """The host takes the hits of a look-up only if it succeeded, as one without hits does."""
+        good = not self.error if self.op == "exists" else all(self.ok)
+        return self.number, good, self.error, self.ok
 
 
 @dataclass
