@@ -227,6 +227,10 @@ class ChmL2:
         """These will not be loaded, or were: nothing needs to be staged for them any more."""
         self.tier.unhint([key_of(text.encode()) for text in texts])
 
+    def sizes(self, texts: Sequence[str]) -> list[int]:
+        """Bytes of each, 0 for those that are not there."""
+        return self.tier.sizes([key_of(text.encode()) for text in texts])
+
     # -- jobs ----------------------------------------------------------------------------------
 
     def submit_batch_get(self, keys: Sequence[str], bufs: Sequence[Any]) -> int:

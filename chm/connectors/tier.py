@@ -182,6 +182,11 @@ class Tier:
             self._count(lookups=len(found), hits=hits, misses=len(found) - hits)
         return found
 
+    def sizes(self, keys: Sequence[bytes]) -> list[int]:
+        """Bytes of each object, 0 for those that are not there. Counts as no look-up."""
+        parts = [list(keys[first : first + BATCH]) for first in range(0, len(keys), BATCH)]
+        return [n for part in parts for n in self.store.sizes(self._ns, part).tolist()]
+
     def touch(self, keys: Sequence[bytes]) -> None:
         """These, from the front as far as they are there, were used now: for eviction."""
         for first in range(0, len(keys), BATCH):
