@@ -289,6 +289,7 @@ class ChmL2:
                 self.tier.delete(part, part.keys)
         except (ChmError, ValueError, TypeError) as error:
             self._part_ended(part, [False] * len(part.keys), str(error), 0)
+        part.buffers = []  # the tier has them
 
     # -- what has ended ------------------------------------------------------------------------
 
