@@ -24,11 +24,17 @@ def kv_rank(ranks: int, rank: int) -> int:
     return ranks << 24 | rank << 16 | ranks << 8 | rank
 
 
+def allowed(name: str) -> str:
+    """LMCache refuses names with characters that it separates fields and folders with."""
+    return name if not set(name) & set("@/\\\0~") else f"~{name.encode().hex()}"
+
+
 def key_text(identity: Identity, number: int, group: int = 0) -> str:
     """The text that the host makes of an ObjectKey."""
     rank = kv_rank(identity.ranks, identity.rank)
-    text = f"{identity.model}@{rank:08x}@{group:x}@{number.to_bytes(8, 'big').hex()}"
-    return f"{text}@{identity.salt}" if identity.salt else text
+    chunk = number.to_bytes(8, "big").hex()
+    text = f"{allowed(identity.model)}@{rank:08x}@{group:x}@{chunk}"
+    return f"{text}@{allowed(identity.salt)}" if identity.salt else text
 
 
 def params_of(options: TierOptions) -> dict[str, Any]:
