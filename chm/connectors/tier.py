@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all adapters are made of: tasks over one namespace of a store.
 
-A task, a get or a put of any number of keys: submitted -> running -> ended, and reported by
-``drain`` exactly once, also at close. It is one or more jobs of the store, of at most 32 keys each.
-Jobs run on the store's own threads, without the interpreter; submitting and draining never wait.
+A task, a get, put or delete of any number of keys: submitted -> running -> ended, and reported
+exactly once, by ``drain``, ``result`` or ``close``. It is one or more jobs of the store, of at most
+32 keys each. Jobs run on the store's own threads, without the interpreter; submitting and draining
+never wait.
 
     get: all jobs at once.        put: one job after the other, each hangs on the one before; the
                                   first waits for a put of the key that it hangs on.
@@ -15,8 +16,7 @@ a miss from then on, until it was put again or a minute has passed, so that a ho
 once more computes it instead of trying for ever.
 
 A hint stages the first of its keys into the window, before anybody asks for their bytes; a get then
-takes them from there. It holds window space until a get of its keys has ended, it is cancelled, or
-it expires.
+takes them from there (chm/connectors/hints.py).
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from functools import partial
 from typing import Any
 
 from chm.connectors.config import SharedStore, TierOptions
+from chm.connectors.hints import Hints
+from chm.connectors.task import Done, Task
 from chm.errors import Busy, ChmError, Closed, Forked
 from chm.job import Job
 from chm.stats import Record
@@ -40,34 +42,8 @@ from chm.units import parse_size
 BATCH = 32
 MISS_S = 60.0
 GRACE_S = 1.0  # that closing waits beyond the deadline of jobs
-_HINT_MOST = 128 << 20
 _WAIT_S = 0.05
 _PAUSE_S = 0.005
-
-
-@dataclass(frozen=True)
-class Done:
-    """A task that has ended. ``ok`` says of each key, in order, whether it succeeded (a put: that
-    it is there, also if it was before); ``error`` is the first failure in words, or "".
-    ``nbytes`` are those of the keys that succeeded, ``seconds`` the time since it was submitted."""
-
-    task: int
-    tag: Any
-    op: str
-    ok: list[bool]
-    error: str
-    nbytes: int
-    seconds: float
-
-    @property
-    def good(self) -> bool:
-        """Whether every key succeeded."""
-        return all(self.ok)
-
-    @property
-    def prefix(self) -> int:
-        """Keys that succeeded, counted from the front."""
-        return next((i for i, ok in enumerate(self.ok) if not ok), len(self.ok))
 
 
 @dataclass(frozen=True)
@@ -84,65 +60,12 @@ class TierStats(Record):
     put_ok: int = 0
     put_failed: int = 0
     put_bytes: int = 0
+    deleted: int = 0
     hints: int = 0
     hints_used: int = 0
     hints_expired: int = 0
     hints_cancelled: int = 0
     tasks_running: int = 0
-
-
-class _Task:
-    """Keys on their way: jobs that run, and parts that wait for the one before."""
-
-    def __init__(self, number: int, tag: Any, op: str, keys: Sequence[bytes]) -> None:
-        self.number, self.tag, self.op = number, tag, op
-        self.keys = list(keys)
-        self.ok = [False] * len(keys)
-        self.sizes = [0] * len(keys)
-        self.error = ""
-        self.begin = time.monotonic()
-        self.deadline_s = 0.0
-        self.jobs: deque[tuple[int, Job]] = deque()  # first key, job; in order
-        self.later: deque[Callable[[], bool]] = deque()  # parts that were not started, in order
-        self.hints: set[_Hint] = set()
-        self.behind: _Task | None = None  # a put of what this one hangs on, until it has ended
-        self.over = False
-        self.other: list[bytes] = []  # keys stored with another length than they are read with
-
-    def fail(self, error: object) -> None:
-        self.error = self.error or str(error)
-
-    def take(self, first: int, job: Job) -> None:
-        """A job has ended."""
-        for i, status in enumerate(job.statuses.tolist()):
-            self.ok[first + i] = status >= 0
-            if status == -errno.EMSGSIZE:
-                self.other.append(self.keys[first + i])
-        for error in job.errors.values():
-            self.fail(error)
-            break
-
-    def may_start(self) -> bool:
-        """Whether the next part may be submitted now."""
-        return bool(self.later) and (self.op == "get" or not (self.jobs or self.error))
-
-    def left_s(self) -> float:
-        return max(self.deadline_s - (time.monotonic() - self.begin), 0.0)
-
-    def done(self) -> Done:
-        nbytes = sum(size for size, ok in zip(self.sizes, self.ok, strict=True) if ok)
-        span = time.monotonic() - self.begin
-        return Done(self.number, self.tag, self.op, self.ok, self.error, nbytes, span)
-
-
-class _Hint:
-    """Leases of the first keys that a request will read."""
-
-    def __init__(
-        self, request: Any, job: Job, keys: Sequence[bytes], size: int, end: float
-    ) -> None:
-        self.request, self.job, self.keys, self.size, self.end = request, job, list(keys), size, end
-        self.users = 0
 
 
 class Tier:
@@ -163,24 +86,27 @@ class Tier:
             self._shared.give_back(options.deadline_s)
             raise
         window = self._shared.device.info.window_bytes
-        self._hint_bytes = int(window * options.hint_share) if options.hints else 0
         self._lock = threading.RLock()
-        self._running: dict[int, _Task] = {}
-        self._ended: deque[_Task] = deque()
-        self._hints: dict[Any, _Hint] = {}
-        self._hinted: dict[bytes, _Hint] = {}
-        self._hint_used = 0
+        self._running: dict[int, Task] = {}
+        self._ended: deque[Task] = deque()
+        self._hints = Hints(self.store, self._ns, options, window, self._count_one)
         self._missing: dict[bytes, float] = {}  # key -> until when it is a miss; in that order
-        self._putting: dict[bytes, _Task] = {}  # key of a running put -> the put
+        self._putting: dict[bytes, Task] = {}  # key of a running put -> the put
         self._numbers = 0
         self._counts = dict.fromkeys(TierStats.__dataclass_fields__, 0)
+        self.on_progress: Callable[[], object] = _nothing
+        """Called, from whichever thread notices, when a task may have got on: for a host that
+        sleeps until then. It must be quick and take no lock."""
         self.closed = False
 
     # -- looking up ----------------------------------------------------------------------------
 
-    def exists(self, keys: Sequence[bytes]) -> list[bool]:
-        """Whether each key is there; asks the store for 32 at a time. Counts as no use. Nothing is
-        there when the tier is closed: a host that still asks shall be able to end."""
+    def exists(self, keys: Sequence[bytes], count: bool = True) -> list[bool]:
+        """Whether each key is there; asks the store for 32 at a time. Counts as no use.
+
+        Nothing is there when the tier is closed: a host that still asks shall be able to end.
+        ``count`` is for questions that are no look-up of a request: False leaves the counters.
+        """
         if self.closed:
             return [False] * len(keys)
         found: list[bool] = []
@@ -192,9 +118,15 @@ class Tier:
                 found = [
                     ok and key not in self._missing for key, ok in zip(keys, found, strict=True)
                 ]
-            hits = sum(found)
-            self._count(lookups=len(found), hits=hits, misses=len(found) - hits)
+            if count:
+                hits = sum(found)
+                self._count(lookups=len(found), hits=hits, misses=len(found) - hits)
         return found
+
+    def sizes(self, keys: Sequence[bytes]) -> list[int]:
+        """Bytes of each object, 0 for those that are not there. Counts as no look-up."""
+        parts = [list(keys[first : first + BATCH]) for first in range(0, len(keys), BATCH)]
+        return [n for part in parts for n in self.store.sizes(self._ns, part).tolist()]
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """These, from the front as far as they are there, were used now: for eviction."""
@@ -229,52 +161,17 @@ class Tier:
         room, or for a request that has a hint, it does nothing.
         """
         with self._lock:
-            self._expire_hints()
-            room = min(self._hint_bytes - self._hint_used, _HINT_MOST)
-            if self.closed or request in self._hints or room <= 0:
-                return 0
-            some = [key for key in keys[:BATCH] if key not in self._hinted]
-            sizes = self.store.sizes(self._ns, some).tolist() if some else []
-            count = total = 0
-            for size in sizes:
-                if size == 0 or total + size > room:
-                    break
-                total, count = total + size, count + 1
-            if count == 0:
-                return 0
-            some = some[:count]
-            try:
-                job = self.store.lease(self._ns, some, timeout=self.options.deadline_s)
-            except ChmError:
-                return 0
-            hint = _Hint(request, job, some, total, time.monotonic() + self.options.hint_s)
-            self._hints[request] = hint
-            self._hinted.update(dict.fromkeys(some, hint))
-            self._hint_used += total
-            self._count(hints=1)
-            return count
+            return 0 if self.closed else self._hints.begin(request, keys)
 
     def cancel(self, request: Any) -> None:
         """The request is over: its hint goes, unless a get is using it."""
         with self._lock:
-            hint = self._hints.get(request)
-            if hint is not None and hint.users == 0:
-                self._drop(hint, "hints_cancelled")
+            self._hints.cancel(request)
 
-    def _expire_hints(self) -> None:
-        now = time.monotonic()
-        for hint in list(self._hints.values()):
-            if hint.end <= now and hint.users == 0:
-                self._drop(hint, "hints_expired")
-
-    def _drop(self, hint: _Hint, why: str) -> None:
-        self._count(**{why: 1})
-        del self._hints[hint.request]
-        for key in hint.keys:
-            self._hinted.pop(key, None)
-        self._hint_used -= hint.size
-        hint.job.cancel()
-        hint.job.on_end(hint.job.release)
+    def unhint(self, keys: Sequence[bytes]) -> None:
+        """These will not be got after all. A hint goes when that is so for all of its keys."""
+        with self._lock:
+            self._hints.unhint(keys)
 
     # -- tasks ---------------------------------------------------------------------------------
 
@@ -285,87 +182,102 @@ class Tier:
         task = self._new(tag, "get", keys, buffers)
         copy = not self.options.direct
         with self._lock:
-            for key in keys:
-                hint = self._hinted.get(key)
-                if hint is not None and hint not in task.hints:
-                    task.hints.add(hint)
-                    hint.users += 1
+            task.hints = self._hints.use(keys)
             for first in range(0, len(keys), BATCH):
                 part = buffers[first : first + BATCH]
                 task.later.append(partial(self._get_part, task, first, part, copy))
-            self._settle(task)
+            self._begun(task)
         return task.number
 
-    def _get_part(self, task: _Task, first: int, buffers: list[Any], copy: bool) -> bool:
+    def _get_part(self, task: Task, first: int, buffers: list[Any], copy: bool) -> bool:
         some = task.keys[first : first + BATCH]
-        copy = copy or any(key in self._hinted for key in some)  # else the drive reads it twice
+        copy = copy or any(key in self._hints for key in some)  # else the drive reads it twice
         left = task.left_s()
         return self._start(
             task, first, lambda: self.store.get(self._ns, some, buffers, copy=copy, timeout=left)
         )
 
     def put(
-        self, tag: Any, keys: Sequence[bytes], buffers: Sequence[Any], after: bytes | None = None
+        self,
+        tag: Any,
+        keys: Sequence[bytes],
+        buffers: Sequence[Any],
+        after: bytes | None = None,
+        chain: bool = True,
     ) -> int:
         """Store objects, in chain order; the number of the task.
 
         ``after`` is the key before the first; it is left out of account if it is not there and
         no put that goes on has it. A block that finds no room by the deadline is refused,
-        and those behind it with it. Raises Closed.
+        and those behind it with it. Without ``chain`` none depends on another. Raises Closed.
         """
         buffers = list(buffers)
         task = self._new(tag, "put", keys, buffers)
         with self._lock:
+            task.in_a_row = chain
             task.behind = self._putting.get(after) if after else None
             self._putting.update(dict.fromkeys(task.keys, task))
             for first in range(0, len(keys), BATCH):
                 before = task.keys[first - 1] if first else after
                 part = buffers[first : first + BATCH]
                 task.later.append(partial(self._put_part, task, first, part, before))
-            self._settle(task)
+            self._begun(task)
         return task.number
 
-    def _put_part(self, task: _Task, first: int, buffers: list[Any], before: bytes | None) -> bool:
+    def _put_part(self, task: Task, first: int, buffers: list[Any], before: bytes | None) -> bool:
         some = task.keys[first : first + BATCH]
 
         def submit() -> Job:
+            put = partial(self.store.put, self._ns, some, buffers, wait=True, timeout=task.left_s())
+            if not task.in_a_row:
+                return put(chain=False)
             known = before is not None and bool(self.store.exists(self._ns, [before])[0])
             if first and not known:
                 raise ValueError("the block before it was not stored")
-            return self.store.put(
-                self._ns,
-                some,
-                buffers,
-                parent=before if known else None,
-                wait=True,
-                timeout=task.left_s(),
-            )
+            return put(parent=before if known else None)
 
         return self._start(task, first, submit)
 
-    def _new(self, tag: Any, op: str, keys: Sequence[bytes], buffers: Sequence[Any]) -> _Task:
+    def delete(self, tag: Any, keys: Sequence[bytes]) -> int:
+        """Drop objects, a task like the others. What was not there counts as a failure."""
+        task = self._new(tag, "delete", keys, [b""] * len(keys))
+        with self._lock:
+            for first in range(0, len(keys), BATCH):
+                some = task.keys[first : first + BATCH]
+                submit = partial(self.store.delete, self._ns, some)
+                task.later.append(partial(self._start, task, first, submit))
+            self._begun(task)
+        return task.number
+
+    def _new(self, tag: Any, op: str, keys: Sequence[bytes], buffers: Sequence[Any]) -> Task:
         if len(keys) != len(buffers):
             raise ValueError(f"{len(keys)} keys, but {len(buffers)} buffers")
         with self._lock:
             if self.closed:
                 raise Closed(errno.ESHUTDOWN, "the tier is closed")
+            task = Task(self._numbers + 1, tag, op, keys, buffers, self.options.deadline_s)
             self._numbers += 1
-            task = _Task(self._numbers, tag, op, keys)
-            task.deadline_s = self.options.deadline_s
-            task.sizes = [_nbytes(buffer) for buffer in buffers]
             self._running[task.number] = task
         return task
 
-    def _start(self, task: _Task, first: int, submit: Callable[[], Job]) -> bool:
+    def _start(self, task: Task, first: int, submit: Callable[[], Job]) -> bool:
         """Submit a job of a task; False: the store has as many as it may, so try again later. One
         that cannot be submitted at all is a failure of its keys."""
         try:
-            task.jobs.append((first, submit()))
+            job = submit()
         except (ChmError, ValueError, TypeError) as error:
             if isinstance(error, Busy) and task.left_s() > 0:
                 return False
             task.fail(error)
+            return True
+        task.jobs.append((first, job))
+        job.on_end(self.on_progress)
         return True
+
+    def _begun(self, task: Task) -> None:
+        self._settle(task)
+        if task.over:
+            self.on_progress()  # it ended here: the store wakes nobody
 
     # -- what has ended ------------------------------------------------------------------------
 
@@ -373,11 +285,25 @@ class Tier:
         """Tasks that have ended since the last time. Does not wait."""
         self._poll()
         with self._lock:
-            for task in list(self._running.values()):
-                self._settle(task)
-            self._expire_hints()
+            self._settle_all()
+            self._hints.expire()
             ended, self._ended = self._ended, deque()
         return [task.done() for task in ended]
+
+    def result(self, number: int) -> Done:
+        """Wait for one task and report it here, and not by ``drain``: for hosts whose calls wait.
+
+        Any number of threads may, each for its own; a tier is either drained or asked like this. It
+        returns by the task's deadline. KeyError if the task was reported before, also by ``close``.
+        """
+        self.wait(task=number)
+        with self._lock:
+            self._hints.expire()
+            for task in self._ended:
+                if task.number == number:
+                    self._ended.remove(task)
+                    return task.done()
+        raise KeyError(f"task {number} was reported before")
 
     def _poll(self) -> None:
         try:
@@ -385,7 +311,11 @@ class Tier:
         except (Closed, Forked):
             pass  # nothing goes on any more
 
-    def _settle(self, task: _Task) -> None:
+    def _settle_all(self) -> None:
+        for task in list(self._running.values()):
+            self._settle(task)
+
+    def _settle(self, task: Task) -> None:
         """Take what has ended; start what is next; end it if nothing is left."""
         if task.behind is not None and not task.behind.over:
             return
@@ -402,31 +332,32 @@ class Tier:
             else:
                 self._end(task)
 
-    def _end(self, task: _Task) -> None:
+    def _end(self, task: Task) -> None:
         del self._running[task.number]
         task.over = True
-        if task.op == "put":
-            for key in task.keys:
-                if self._putting.get(key) is task:
-                    del self._putting[key]
         task.later.clear()
-        good = sum(task.ok)
-        nbytes = sum(size for size, ok in zip(task.sizes, task.ok, strict=True) if ok)
-        op = task.op
-        counts = {f"{op}_ok": good, f"{op}_failed": len(task.ok) - good, f"{op}_bytes": nbytes}
-        self._count(**counts)
-        if op == "get":
-            self.mark_missing([k for k, ok in zip(task.keys, task.ok, strict=True) if not ok])
-            self._drop_others(task.other)
+        failed = task.failed()
+        good = len(task.keys) - len(failed)
+        if task.op == "delete":
+            self._count(deleted=good)
         else:
-            for key, ok in zip(task.keys, task.ok, strict=True):
-                if ok:
-                    self._missing.pop(key, None)
-        for hint in task.hints:
-            hint.users -= 1
-            if hint.users == 0:
-                self._drop(hint, "hints_used")
+            names = (f"{task.op}_ok", f"{task.op}_failed", f"{task.op}_bytes")
+            counts = (good, len(failed), task.nbytes)
+            self._count(**dict(zip(names, counts, strict=True)))
+        if task.op == "get":
+            self.mark_missing(failed)
+            self._drop_others(task.other)
+        elif task.op == "put":
+            self._forget_put(task)
+        self._hints.used(task.hints)
         self._ended.append(task)
+
+    def _forget_put(self, task: Task) -> None:
+        for key, ok in zip(task.keys, task.ok, strict=True):
+            if self._putting.get(key) is task:
+                del self._putting[key]
+            if ok:
+                self._missing.pop(key, None)
 
     def _drop_others(self, keys: list[bytes]) -> None:
         """What has another length can never be got: it would keep out what is put in its place."""
@@ -443,20 +374,22 @@ class Tier:
 
     def fileno(self) -> int:
         """A descriptor that is readable when ``drain`` has something to do. It belongs to the
-        store: a second tier on the same store would be told, too."""
+        store: a second tier on the same store is told, too, and may drain first; who must not miss
+        that uses ``on_progress`` beside it."""
         return self.store.fileno()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no task runs; whether that came true. They still have to be drained."""
+    def wait(self, timeout: float | None = None, task: int | None = None) -> bool:
+        """Wait until no task runs, or not this one; whether that came true. What has ended still
+        has to be drained."""
         end = None if timeout is None else time.monotonic() + timeout
         for _ in self._waits(end):
             self._poll()
             with self._lock:
-                for task in list(self._running.values()):
-                    self._settle(task)
-                if not self._running:
+                self._settle_all()
+                awaited = [t for t in self._running.values() if task in (None, t.number)]
+                if not awaited:
                     return True
-                jobs = [job for task in self._running.values() for _, job in task.jobs]
+                jobs = [job for each in awaited for _, job in each.jobs]
             if self.store.closed:
                 return False
             _wait_a_little(jobs)
@@ -472,6 +405,9 @@ class Tier:
     def _count(self, **changes: int) -> None:
         for name, change in changes.items():
             self._counts[name] += change
+
+    def _count_one(self, name: str) -> None:
+        self._counts[name] += 1
 
     def stats(self) -> TierStats:
         """A copy of the counters."""
@@ -489,9 +425,7 @@ class Tier:
             if self.closed:
                 return []
             self.closed = True
-            for hint in list(self._hints.values()):
-                if hint.users == 0:
-                    self._drop(hint, "hints_cancelled")
+            self._hints.clear()
         timeout = self.options.deadline_s + GRACE_S if timeout is None else timeout
         if not self.wait(timeout) and not self.store.closed:
             self._cancel_running()
@@ -536,6 +470,8 @@ def _wait_a_little(jobs: Sequence[Job]) -> None:
             raise
 
 
-def _nbytes(buffer: Any) -> int:
-    many = buffer if isinstance(buffer, (list, tuple)) else (buffer,)
-    return sum(memoryview(one).nbytes for one in many)
+def _nothing() -> None:
+    pass
+
+
+__all__ = ["BATCH", "Done", "Tier", "TierStats"]

@@ -32,6 +32,7 @@ HOSTS = {
     "tier": "driver",
     "vllm": "drive_vllm",
     "lmcache": "drive_lmcache",
+    "lmcache_plugin": "drive_lmcache_plugin",
     "sglang": "drive_sglang",
     "direct": "drive_direct",
 }
