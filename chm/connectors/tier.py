@@ -39,6 +39,7 @@ MISS_S = 60.0
 GRACE_S = 1.0  # that closing waits beyond the deadline of jobs
 _HINT_MOST = 128 << 20
 _WAIT_S = 0.05
+_ALL = 1 << 62  # bytes; more than any device has
 
 
 @dataclass(frozen=True)
@@ -252,6 +253,16 @@ class Tier:
             if hint.end <= now and hint.users == 0:
                 self._drop(hint, "hints_expired")
 
+    def clear(self) -> int:
+        """Drop the objects of this namespace, but for those that are in use; how many."""
+        with self._lock:
+            idle = [hint for hint in self._hints.values() if hint.users == 0]
+            for hint in idle:
+                self._drop(hint, "hints_cancelled")
+        for hint in idle:
+            _wait_a_little(hint.job)
+        return self.store.evict(_ALL, self._ns)
+
     def _drop(self, hint: _Hint, why: str) -> None:
         self._count(**{why: 1})
         del self._hints[hint.request]
@@ -412,12 +423,33 @@ class Tier:
                     return True
                 jobs = [job for task in self._running.values() for _, job in task.jobs]
             for job in jobs[:1]:
-                try:
-                    job.wait(_WAIT_S)
-                except ChmError as error:
-                    if error.errno != errno.ETIMEDOUT:
-                        raise
+                _wait_a_little(job)
         return False
+
+    def result(self, number: int) -> Done:
+        """Wait for one task and report it here, and not by ``drain``: for hosts whose calls wait.
+
+        Any number of threads may, each for its own; a tier is either drained or asked like this. It
+        returns by the task's deadline. KeyError if the task was reported before, also by ``close``.
+        """
+        while True:
+            self.store.poll()
+            with self._lock:
+                self._expire_hints()
+                task = self._running.get(number)
+                if task is not None:
+                    self._settle(task)
+                if number not in self._running:
+                    return self._claim(number)
+                job = self._running[number].jobs[0][1]
+            _wait_a_little(job)
+
+    def _claim(self, number: int) -> Done:
+        for task in self._ended:
+            if task.number == number:
+                self._ended.remove(task)
+                return task.done()
+        raise KeyError(f"task {number} was reported before")
 
     def _waits(self, end: float | None) -> Iterator[None]:
         yield
@@ -467,6 +499,14 @@ class Tier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _wait_a_little(job: Job) -> None:
+    try:
+        job.wait(_WAIT_S)
+    except ChmError as error:
+        if error.errno != errno.ETIMEDOUT:
+            raise
 
 
 def _nbytes(buffer: Any) -> int:
