@@ -14,6 +14,7 @@ What is not open has no hits. One process opens a device at a time, so each rank
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -86,7 +87,8 @@ def namespace_of(config: Any, pool: Any, options: TierOptions) -> str:
     """All that the hash of a page does not say about its bytes. (It covers tokens, adapter and
     SGLang's own salt.)"""
     model = config.model_name or ""
-    flat = not (config.extra_config or {}).get("interface_v1")
+    server = _server_args()
+    path, revision = server.pop("model_path", None), server.pop("revision", None)
     return str(
         Naming(
             "sglang",
@@ -98,16 +100,37 @@ def namespace_of(config: Any, pool: Any, options: TierOptions) -> str:
             pp=f"{config.pp_rank}/{config.pp_size}",
             cp=f"{config.attn_cp_rank}/{config.attn_cp_size}",
             mla=config.is_mla_model,
-            flat=flat,  # the old interface orders the parts of a page in its own way
-            weights=options.identity or weights_identity(model),
+            flat=not (config.extra_config or {}).get("interface_v1"),  # orders parts in its own way
+            weights=options.identity or weights_identity(path or model, revision),
             salt=options.salt,
             token_bytes=pool.size_per_token,
             **{name: getattr(pool, name, None) for name in _SHAPE},
+            server=server,
         )
     )
 
 
 _SHAPE = ("layer_num", "head_num", "head_dim", "v_head_dim", "start_layer", "end_layer")
+_SERVER = (
+    "model_path",
+    "revision",
+    "kv_cache_dtype",  # the pool of either 8-bit float says uint8
+    "dtype",
+    "quantization",
+    "quantization_param_path",
+    "json_model_override_args",
+    "load_format",
+)
+
+
+def _server_args() -> dict[str, Any]:
+    """What the server of this process was started with, as far as it makes bytes differ."""
+    context = sys.modules.get("sglang.srt.runtime_context")
+    try:
+        args = context.get_server_args() if context is not None else None
+    except ValueError:  # there is no server
+        return {}
+    return {name: getattr(args, name, None) for name in _SERVER} if args is not None else {}
 
 
 class ChmHiCache(Base):  # type: ignore[misc]

@@ -7,10 +7,14 @@ the parts of a page lie. Indices are slots of tokens, ``page_size`` for each pag
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+COMMAND = Path(__file__).resolve().parents[2] / "docs" / "sglang.md"
 
 LAYOUTS = ("layer_first", "page_first", "page_first_direct")
 
@@ -119,3 +123,9 @@ def extra_config(options: Any) -> dict[str, Any]:
         "prefetch_timeout_base": 10,
         **options.to_dict(),
     }
+
+
+def command_of_the_manual() -> list[str]:
+    """The words that docs/sglang.md tells to paste, behind the name of the program."""
+    text = COMMAND.read_text().split("```sh\n")[1].split("```")[0]
+    return shlex.split(text.replace("\\\n", " "))[3:]

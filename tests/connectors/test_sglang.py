@@ -3,15 +3,26 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from conformance import wait_until
-from sglang_pool import LAYOUTS, ExtraInfo, HostPool, StorageConfig, extra_config
+from sglang_pool import (
+    LAYOUTS,
+    ExtraInfo,
+    HostPool,
+    StorageConfig,
+    command_of_the_manual,
+    extra_config,
+)
 
 from chm.connectors import Tier, TierOptions, key_of
 from chm.connectors.sglang import ChmHiCache, namespace_of, options_of, rank_of
@@ -238,6 +249,38 @@ def test_options_of_the_host_are_left_out_and_others_checked() -> None:
         config_of("kv", extra={"dram": "64MiB", "hicache_storage_pass_prefix_keys": True})
     )
     assert options == TierOptions(path="kv", dram="64MiB")
+
+
+def test_the_command_of_the_manual() -> None:
+    extra = json.loads(command_of_the_manual()[-1])
+    assert extra["interface_v1"] == 1
+    assert extra["hicache_storage_pass_prefix_keys"] is True
+    options = options_of(StorageConfig(tp_size=2, tp_rank=1, extra_config=extra))
+    assert options.path == ("/mnt/nvme/kv-tp1",)
+    assert options.deadline_s == extra["prefetch_timeout_base"]
+    module = importlib.import_module(extra["module_path"])
+    assert getattr(module, extra["class_name"]) is ChmHiCache
+
+
+def test_what_the_server_was_started_with_is_part_of_the_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pool of 8-bit floats says uint8, of whichever kind they are."""
+
+    def name(**args: Any) -> str:
+        module = SimpleNamespace(get_server_args=lambda: SimpleNamespace(**args))
+        monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", module)
+        config = config_of("kv")
+        return namespace_of(config, HostPool("page_first", dtype="uint8"), options_of(config))
+
+    names = {
+        name(kv_cache_dtype="fp8_e5m2"),
+        name(kv_cache_dtype="fp8_e4m3"),
+        name(kv_cache_dtype="fp8_e4m3", quantization_param_path="scales.json"),
+        name(kv_cache_dtype="fp8_e4m3", model_path="org/model"),
+        name(kv_cache_dtype="fp8_e4m3", model_path="org/model", revision="2"),
+    }
+    assert len(names) == 5
 
 
 def test_names_differ_by_all_that_makes_bytes_differ(tmp_path: Path) -> None:
