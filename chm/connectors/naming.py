@@ -74,9 +74,9 @@ def weights_identity(model: str, revision: str | None = None) -> str:
     """
     if revision:
         return f"revision:{revision}"
-    folder = Path(model)
-    if not os.path.isdir(model):
+    if not os.path.isdir(model):  # also what cannot be a path
         return f"name:{model}"
+    folder = Path(model)
     digest = hashlib.blake2b(digest_size=16)
     for pattern in _WEIGHTS:
         for path in sorted(folder.glob(pattern)):

@@ -31,6 +31,32 @@ def test_put_and_get(tier: Tier) -> None:
     assert (stats.get_ok, stats.put_ok, stats.tasks_running) == (80, 80, 0)
 
 
+def test_one_task_can_be_asked_for(tier: Tier) -> None:
+    data = fill(tier, 0, 2)
+    out = np.zeros_like(data)
+    first = tier.get("a", keys(0, 1), [out[0]])
+    second = tier.get("b", keys(1, 1), [out[1]])
+    third = tier.put("c", keys(2, 1), [data[0]])
+    assert tier.result(third).tag == "c"
+    assert tier.wait(30.0)  # both have ended, and are not reported yet
+    assert tier.result(second).tag == "b"
+    with pytest.raises(KeyError, match="reported before"):
+        tier.result(second)
+    assert [done.task for done in tier.drain()] == [first]
+    assert np.array_equal(out, data)
+
+
+def test_clearing_drops_what_is_stored_and_hinted(tier_with: Make) -> None:
+    tier, other = tier_with("one"), tier_with("other")
+    fill(tier, 0, 70)
+    fill(other, 0, 2)
+    assert tier.hint("r", keys(0, 8)) == 8
+    assert tier.clear() == 70
+    assert not any(tier.exists(keys(0, 70)))
+    assert all(other.exists(keys(0, 2)))
+    fill(tier, 0, 2)
+
+
 def test_a_put_of_many_is_one_chain(tier: Tier) -> None:
     fill(tier, 0, 70)
     objects = {o.key: o for o in tier.store.list()}
