@@ -163,8 +163,11 @@ class Tier:
 
     # -- looking up ----------------------------------------------------------------------------
 
-    def exists(self, keys: Sequence[bytes]) -> list[bool]:
-        """Whether each key is there; asks the store for 32 at a time. Counts as no use."""
+    def exists(self, keys: Sequence[bytes], count: bool = True) -> list[bool]:
+        """Whether each key is there; asks the store for 32 at a time. Counts as no use.
+
+        ``count`` is for questions that are no look-up of a request: False leaves the counters.
+        """
         found: list[bool] = []
         for first in range(0, len(keys), BATCH):
             found += self.store.exists(self._ns, list(keys[first : first + BATCH])).tolist()
@@ -174,8 +177,9 @@ class Tier:
                 found = [
                     ok and key not in self._missing for key, ok in zip(keys, found, strict=True)
                 ]
-            hits = sum(found)
-            self._count(lookups=len(found), hits=hits, misses=len(found) - hits)
+            if count:
+                hits = sum(found)
+                self._count(lookups=len(found), hits=hits, misses=len(found) - hits)
         return found
 
     def touch(self, keys: Sequence[bytes]) -> None:
@@ -387,17 +391,19 @@ class Tier:
         store: a second tier on the same store would be told, too."""
         return self.store.fileno()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no task runs; whether that came true. They still have to be drained."""
+    def wait(self, timeout: float | None = None, task: int | None = None) -> bool:
+        """Wait until no task runs, or not this one; whether that came true. What has ended still
+        has to be drained."""
         end = None if timeout is None else time.monotonic() + timeout
         for _ in self._waits(end):
             self.store.poll()
             with self._lock:
-                for task in list(self._running.values()):
-                    self._settle(task)
-                if not self._running:
+                for each in list(self._running.values()):
+                    self._settle(each)
+                awaited = [t for t in self._running.values() if task in (None, t.number)]
+                if not awaited:
                     return True
-                jobs = [job for task in self._running.values() for _, job in task.jobs]
+                jobs = [job for each in awaited for _, job in each.jobs]
             for job in jobs[:1]:
                 try:
                     job.wait(_WAIT_S)
