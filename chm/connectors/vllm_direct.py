@@ -146,9 +146,7 @@ class ChmConnector(KVConnectorBase_V1):  # type: ignore[misc]
         tokens = self._planner.match(request, num_computed_tokens)
         return tokens, tokens > 0 and not self.layerwise
 
-    def update_state_after_alloc(
-        self, request: Any, blocks: Any, num_external_tokens: int
-    ) -> None:
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self._planner.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
@@ -196,9 +194,7 @@ class ChmConnector(KVConnectorBase_V1):  # type: ignore[misc]
         nbytes = self.options.staging()
         staging = Staging(largest, nbytes, tensors.staging_memory(nbytes, device))
         tier = Tier(self.tier_options, name, largest)
-        return _Engine(
-            tier, layout, Mover(tier, layout, layers, staging, tensors.fence_of(device))
-        )
+        return _Engine(tier, layout, Mover(tier, layout, layers, staging, tensors.fence_of(device)))
 
     def _naming(self, layout: Layout, shapes: list[str]) -> Naming:
         model, cache = self._config.model_config, self._config.cache_config

@@ -25,7 +25,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ from chm.stats import Record
 log = logging.getLogger("chm")
 
 KEYS_OUT = 2048
-"""Keys of loads that are with the store at a time; it takes 16384, in 256 jobs, of all its users."""
+"""Keys of loads that are with the store at a time; of all its users it takes 16384, in 256 jobs."""
 _PATIENCE_S = 0.05
 _PAUSE_S = 0.001
 
@@ -79,9 +79,7 @@ class _Reading:
         self.good = len(load.chunks)
         self.end = end
         width = max(BATCH // max(self.good, 1), 1)
-        self.todo = deque(
-            _Step(range(g, min(g + width, groups))) for g in range(0, groups, width)
-        )
+        self.todo = deque(_Step(range(g, min(g + width, groups))) for g in range(0, groups, width))
         self.running: dict[int, _Step] = {}
 
     @property
@@ -339,7 +337,7 @@ class Mover:
         while self._draining and self._draining[0][0]():
             self.staging.give_back(self._draining.popleft()[1])
 
-    def finished(self, requests: Sequence[str]) -> None:
+    def finished(self, requests: Iterable[str]) -> None:
         """These requests are over."""
         self._broken.difference_update(requests)
 

@@ -105,8 +105,9 @@ class Planner:
 
     def _there(self, chunks: Sequence[bytes], count: bool) -> list[bool]:
         asked = [self.layout.asked(chunk) for chunk in chunks]
-        answers = iter(self.tier.exists([key for keys in asked for key in keys], count=count))
-        return [all([next(answers) for _ in keys]) for keys in asked]
+        answers = self.tier.exists([key for keys in asked for key in keys], count=count)
+        width = len(answers) // max(len(chunks), 1)
+        return [all(answers[i * width : (i + 1) * width]) for i in range(len(chunks))]
 
     # -- a step --------------------------------------------------------------------------------
 
