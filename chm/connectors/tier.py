@@ -36,6 +36,7 @@ from chm.units import parse_size
 
 BATCH = 32
 MISS_S = 60.0
+GRACE_S = 1.0  # that closing waits beyond the deadline of jobs
 _HINT_MOST = 128 << 20
 _WAIT_S = 0.05
 
@@ -100,6 +101,7 @@ class _Task:
         self.jobs: deque[tuple[int, Job]] = deque()  # first key, job; in order
         self.later: deque[Callable[[], None]] = deque()  # parts of a put that were not started
         self.hints: set[_Hint] = set()
+        self.other: list[bytes] = []  # keys stored with another length than they are read with
 
     def fail(self, error: object) -> None:
         self.error = self.error or str(error)
@@ -108,6 +110,8 @@ class _Task:
         """A job has ended."""
         for i, status in enumerate(job.statuses.tolist()):
             self.ok[first + i] = status >= 0
+            if status == -errno.EMSGSIZE:
+                self.other.append(self.keys[first + i])
         for error in job.errors.values():
             self.fail(error)
             break
@@ -371,6 +375,7 @@ class Tier:
         self._count(**counts)
         if op == "get":
             self.mark_missing([k for k, ok in zip(task.keys, task.ok, strict=True) if not ok])
+            self._drop_others(task.other)
         else:
             for key, ok in zip(task.keys, task.ok, strict=True):
                 if ok:
@@ -380,6 +385,14 @@ class Tier:
             if hint.users == 0:
                 self._drop(hint, "hints_used")
         self._ended.append(task)
+
+    def _drop_others(self, keys: list[bytes]) -> None:
+        """What has another length can never be got: it would keep out what is put in its place."""
+        try:
+            for first in range(0, len(keys), BATCH):
+                self.store.delete(self._ns, keys[first : first + BATCH])
+        except ChmError:
+            pass  # it stays a miss, and the next get of it comes here again
 
     @property
     def busy(self) -> bool:
@@ -442,7 +455,7 @@ class Tier:
             for hint in list(self._hints.values()):
                 if hint.users == 0:
                     self._drop(hint, "hints_cancelled")
-        timeout = self.options.deadline_s + 1.0 if timeout is None else timeout
+        timeout = self.options.deadline_s + GRACE_S if timeout is None else timeout
         self.wait(timeout)
         done = self.drain()
         with self._lock:
