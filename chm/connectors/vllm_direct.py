@@ -248,8 +248,8 @@ class ChmConnector(KVConnectorBase_V1):  # type: ignore[misc]
             mover.wait_loads()
         mover.turn()
         mover.finished(finished_req_ids)
-        told = mover.told()
-        return None, None if self.layerwise else set(told)
+        loads = {ended.request for ended in mover.told() if ended.op == "load"}
+        return None, None if self.layerwise else loads
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self._engine.mover.invalid() if self._engine is not None else set()

@@ -4,9 +4,9 @@
 A load: waiting -> reading -> ended. It is cut into steps of one or more groups of layers, as many
 as make 32 objects; each step is one task of the tier. Steps are submitted in order, as far as the
 bounds on keys that are out allow, so the first layers are there first. ``wait_layer`` waits for the
-steps up to a layer only. When a chunk fails it and those behind it are useless: later steps leave
-them out, and their blocks are told as invalid when the load has ended. It has ended when none of
-its tasks runs any more, so after it was told nothing writes to its blocks.
+steps up to a layer only. A chunk that fails is left out of later steps, and its blocks are told as
+invalid when the load has ended. It has ended when none of its tasks runs any more, so after it was
+told nothing writes to its blocks.
 
     into the engine's memory itself, if the host can write there; else into staging slots, from
     where each step is copied when it is there
@@ -62,12 +62,21 @@ class MoverStats(Record):
     wait_ns: int = 0
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A load or a save that is over, and which of its chunks came to be there."""
+
+    request: str
+    op: str
+    ok: list[bool]
+
+
 @dataclass
 class _Step:
-    """Some groups of the chunks of a load that were good when it was submitted."""
+    """Some groups of those chunks of a load that were good when it was submitted."""
 
     groups: range
-    chunks: int = 0
+    chunks: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
 
 
@@ -76,9 +85,9 @@ class _Reading:
 
     def __init__(self, load: Load, groups: int, end: float) -> None:
         self.load = load
-        self.good = len(load.chunks)
+        self.ok = [True] * len(load.chunks)
         self.end = end
-        width = max(BATCH // max(self.good, 1), 1)
+        width = max(BATCH // max(len(load.chunks), 1), 1)
         self.todo = deque(_Step(range(g, min(g + width, groups))) for g in range(0, groups, width))
         self.running: dict[int, _Step] = {}
 
@@ -91,11 +100,10 @@ class _Reading:
         ahead = [*self.running.values(), *list(self.todo)[:1]]
         return all(step.groups.start > group for step in ahead)
 
-    def fail(self, chunk: int) -> None:
-        """This chunk is lost, and what comes after it is of no use."""
-        self.good = min(self.good, chunk)
-        if self.good == 0:
-            self.todo.clear()
+    @property
+    def good(self) -> list[int]:
+        """Chunks of which nothing has failed."""
+        return [i for i, ok in enumerate(self.ok) if ok]
 
 
 @dataclass
@@ -104,8 +112,8 @@ class _Saving:
 
     keys: list[bytes]
     buffers: list[Any]
-    after: bytes | None
     slots: list[int]
+    save: Save
     chunks: int
 
 
@@ -131,7 +139,7 @@ class Mover:
         self._readings: dict[int, _Reading] = {}
         self._numbers = 0
         self._keys_out = 0
-        self._told: list[str] = []
+        self._told: list[Ended] = []
         self._invalid: set[int] = set()
         self._poisoned: set[int] = set()  # blocks that failed in this step
         self._broken: set[str] = set()
@@ -179,25 +187,28 @@ class Mover:
 
     def _go_on(self, reading: _Reading) -> None:
         while reading.todo:
+            good = reading.good
             if time.monotonic() > reading.end:
-                self._lost(reading, range(reading.good))
+                self._lost(reading, good)
+                good = []
+            if not good:
                 reading.todo.clear()
+            elif self._submit(reading, reading.todo[0], good):
+                reading.todo.popleft()
+            else:
                 return
-            if not self._submit(reading, reading.todo[0]):
-                return
-            reading.todo.popleft()
 
-    def _submit(self, reading: _Reading, step: _Step) -> bool:
+    def _submit(self, reading: _Reading, step: _Step, chunks: list[int]) -> bool:
         """Whether there was room for it."""
-        n = reading.good * len(step.groups)
+        n = len(chunks) * len(step.groups)
         if self._keys_out and self._keys_out + n > KEYS_OUT:
             return False
         if not self._direct and n > self.staging.free:
             return False
-        step.chunks = reading.good
+        step.chunks = chunks
         keys, buffers = [], []
         for group in step.groups:
-            for i in range(reading.good):
+            for i in chunks:
                 keys.append(self.layout.key(reading.load.chunks[i], group))
                 buffers.append(self._target(reading.load.blocks[i], group, step))
         self._keys_out += n
@@ -218,14 +229,15 @@ class Mover:
         reading: _Reading = done.tag
         step = reading.running.pop(done.task)
         self._keys_out -= len(done.ok)
-        failed = {i % step.chunks for i, ok in enumerate(done.ok) if not ok}
-        if failed:
-            log.warning("request %s: load failed: %s", reading.load.request, done.error)
+        width = len(step.chunks)
+        if not done.good:
+            log.warning("request %s: a load failed: %s", reading.load.request, done.error)
+            failed = {step.chunks[i % width] for i, ok in enumerate(done.ok) if not ok}
             self._lost(reading, sorted(failed))
+        for i, slot in enumerate(step.slots):
+            if done.ok[i]:
+                self._place(reading, step.groups[i // width], step.chunks[i % width], slot)
         if step.slots:
-            for i, slot in enumerate(step.slots):
-                if i % step.chunks < reading.good:
-                    self._place(reading, step.groups[i // step.chunks], i % step.chunks, slot)
             self._draining.append((self._fence(), step.slots))
 
     def _place(self, reading: _Reading, group: int, chunk: int, slot: int) -> None:
@@ -239,20 +251,21 @@ class Mover:
 
     def _lost(self, reading: _Reading, chunks: Sequence[int]) -> None:
         """These chunks are no hits any more, whichever of their objects failed."""
-        if not chunks:
-            return
         asked = [key for i in chunks for key in self.layout.asked(reading.load.chunks[i])]
         self.tier.mark_missing(asked)
-        reading.fail(chunks[0])
+        for i in chunks:
+            reading.ok[i] = False
 
     def _end(self, reading: _Reading) -> None:
-        bad = [block for row in reading.load.blocks[reading.good :] for block in row]
-        blocks = {block for block in bad if block is not None}
+        load, ok = reading.load, reading.ok
+        rows = [row for row, good in zip(load.blocks, ok, strict=True) if not good]
+        blocks = {block for row in rows for block in row if block is not None}
         self._invalid |= blocks
         self._poisoned |= blocks
-        self._told.append(reading.load.request)
-        lost = len(reading.load.chunks) - reading.good
-        self._count(loads_failed=lost > 0, chunks_loaded=reading.good, chunks_failed=lost)
+        self._told.append(Ended(load.request, "load", ok))
+        good = sum(ok)
+        lost = len(ok) - good
+        self._count(loads_failed=lost > 0, chunks_loaded=good, chunks_failed=lost)
 
     def wait_layer(self, name: str) -> None:
         """Return when this layer, and those before it, of all loads is there, or has failed."""
@@ -272,8 +285,8 @@ class Mover:
             self.turn()
         self._count(layer_waits=1, wait_ns=time.monotonic_ns() - begin)
 
-    def told(self) -> list[str]:
-        """Requests whose load has ended since the last time, well or not."""
+    def told(self) -> list[Ended]:
+        """What has ended since the last time, well or not; each load and each save once."""
         told, self._told = self._told, []
         return told
 
@@ -297,12 +310,13 @@ class Mover:
                 self._count(chunks_skipped=len(save.chunks) - fit)
             if fit:
                 self._copy(save, fit)
+            else:
+                self._told.append(Ended(save.request, "save", [False] * len(save.chunks)))
         if saves:
             self._start()
 
     def _copy(self, save: Save, chunks: int) -> None:
-        after = None if save.after is None else self.layout.ends(save.after)
-        saving = _Saving([], [], after, [], chunks)
+        saving = _Saving([], [], [], save, chunks)
         for chunk, blocks in zip(save.chunks[:chunks], save.blocks, strict=False):
             for group, names in enumerate(self.layout.groups):
                 slot = self.staging.take()
@@ -324,14 +338,19 @@ class Mover:
         with self._lock:
             while self._copying and self._copying[0][0]():
                 _, saving = self._copying.popleft()
-                self.tier.put(saving, saving.keys, saving.buffers, after=saving.after)
+                before = saving.save.after
+                after = None if before is None else self.layout.ends(before)
+                self.tier.put(saving, saving.keys, saving.buffers, after=after)
 
     def _saved(self, done: Done) -> None:
         saving: _Saving = done.tag
         self.staging.give_back(saving.slots)
-        groups = len(self.layout.groups)
-        saved = done.prefix // groups
-        self._count(chunks_saved=saved, chunks_not_saved=saving.chunks - saved)
+        width = len(self.layout.groups)
+        ok = [all(done.ok[i * width : (i + 1) * width]) for i in range(saving.chunks)]
+        good = sum(ok)
+        self._count(chunks_saved=good, chunks_not_saved=len(ok) - good)
+        skipped = [False] * (len(saving.save.chunks) - len(ok))
+        self._told.append(Ended(saving.save.request, "save", ok + skipped))
 
     def _free_copied(self) -> None:
         while self._draining and self._draining[0][0]():
@@ -368,10 +387,10 @@ class Mover:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self) -> list[Ended]:
         """End everything, within the deadline of jobs; close the tier; let all memory go."""
         if self._closing:
-            return
+            return []
         self._closing = True
         self._wake.set()
         if self._thread is not None:
@@ -385,13 +404,13 @@ class Mover:
             else:
                 self._arrived(done)
         for reading in self._readings.values():
-            self._lost_at_close(reading)
+            self._lost(reading, reading.good if reading.todo else [])
+            self._end(reading)
         self._readings.clear()
+        self._let_go()
+        return self.told()
+
+    def _let_go(self) -> None:
         self.layers.clear()
         self._draining.clear()
         self.staging.drop()
-
-    def _lost_at_close(self, reading: _Reading) -> None:
-        if reading.todo:
-            reading.fail(0)
-        self._end(reading)
