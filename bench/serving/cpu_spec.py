@@ -30,6 +30,8 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 class CPUTieringSpec(TieringOffloadingSpec):  # type: ignore[misc]
     """``spec_name`` of the connector's configuration; ``spec_module_path`` is this module."""
 
+    _worker: OffloadingWorker | None
+
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         if self._worker is None:
             if self.config.canonical_layout:

@@ -90,7 +90,8 @@ def ask(llm: Any, tokens: Sequence[int], n: int = 16) -> Answer:
     )
     [out] = llm.generate([{"prompt_token_ids": list(tokens)}], sampling, use_tqdm=False)
     [one] = out.outputs
-    probabilities = [step[token].logprob for token, step in zip(one.token_ids, one.logprobs)]
+    steps = zip(one.token_ids, one.logprobs, strict=True)
+    probabilities = [step[token].logprob for token, step in steps]
     return Answer(tuple(one.token_ids), tuple(probabilities), out.num_cached_tokens or 0)
 
 

@@ -5,7 +5,8 @@ A task, a get or a put of any number of keys: submitted -> running -> ended, and
 ``drain`` exactly once, also at close. It is one or more jobs of the store, of at most 32 keys each.
 Jobs run on the store's own threads, without the interpreter; submitting and draining never wait.
 
-    get: all jobs at once.        put: one job after the other, each hangs on the one before.
+    get: all jobs at once.        put: one job after the other, each hangs on the one before; the
+                                  first waits for a put of the key that it hangs on.
 
 After a task was reported nothing touches its buffers. A key whose get failed for whatever reason is
 a miss from then on, until it was put again or a minute has passed, so that a host that looks up
@@ -29,7 +30,7 @@ from functools import partial
 from typing import Any
 
 from chm.connectors.config import SharedStore, TierOptions
-from chm.errors import ChmError
+from chm.errors import ChmError, Closed
 from chm.job import Job
 from chm.stats import Record
 from chm.units import parse_size
@@ -101,6 +102,8 @@ class _Task:
         self.jobs: deque[tuple[int, Job]] = deque()  # first key, job; in order
         self.later: deque[Callable[[], None]] = deque()  # parts of a put that were not started
         self.hints: set[_Hint] = set()
+        self.behind: _Task | None = None  # a put of what this one hangs on, until it has ended
+        self.over = False
         self.other: list[bytes] = []  # keys stored with another length than they are read with
 
     def fail(self, error: object) -> None:
@@ -161,6 +164,7 @@ class Tier:
         self._hinted: dict[bytes, _Hint] = {}
         self._hint_used = 0
         self._missing: dict[bytes, float] = {}  # key -> until when it is a miss; in that order
+        self._putting: dict[bytes, _Task] = {}  # key of a running put -> the put
         self._numbers = 0
         self._counts = dict.fromkeys(TierStats.__dataclass_fields__, 0)
         self.closed = False
@@ -296,11 +300,14 @@ class Tier:
     ) -> int:
         """Store objects, in chain order; the number of the task.
 
-        ``after`` is the key before the first; it is left out of account if it is not there. A block
-        that finds no room by the deadline is refused, and those behind it with it.
+        ``after`` is the key before the first; it is left out of account if it is not there and
+        no put that goes on has it. A block that finds no room by the deadline is refused,
+        and those behind it with it.
         """
         task = self._new(tag, "put", keys, buffers)
         with self._lock:
+            task.behind = self._putting.get(after) if after else None
+            self._putting.update(dict.fromkeys(task.keys, task))
             for first in range(0, len(keys), BATCH):
                 before = task.keys[first - 1] if first else after
                 part = list(buffers[first : first + BATCH])
@@ -310,18 +317,21 @@ class Tier:
 
     def _put_part(self, task: _Task, first: int, buffers: list[Any], before: bytes | None) -> None:
         some = task.keys[first : first + BATCH]
-        if before is not None and not self.store.exists(self._ns, [before])[0]:
-            if first:
-                task.fail("the block before it was not stored")
-                return
-            before = None
-        self._start(
-            task,
-            first,
-            lambda: self.store.put(
-                self._ns, some, buffers, parent=before, wait=True, timeout=task.left_s()
-            ),
-        )
+
+        def submit() -> Job:
+            known = before is not None and self.store.exists(self._ns, [before])[0]
+            if first and not known:
+                raise ValueError("the block before it was not stored")
+            return self.store.put(
+                self._ns,
+                some,
+                buffers,
+                parent=before if known else None,
+                wait=True,
+                timeout=task.left_s(),
+            )
+
+        self._start(task, first, submit)
 
     def _new(self, tag: Any, op: str, keys: Sequence[bytes], buffers: Sequence[Any]) -> _Task:
         if len(keys) != len(buffers):
@@ -345,7 +355,7 @@ class Tier:
 
     def drain(self) -> list[Done]:
         """Tasks that have ended since the last time. Does not wait."""
-        self.store.poll()
+        self._poll()
         with self._lock:
             for task in list(self._running.values()):
                 self._settle(task)
@@ -353,9 +363,18 @@ class Tier:
             ended, self._ended = self._ended, deque()
         return [task.done() for task in ended]
 
+    def _poll(self) -> None:
+        try:
+            self.store.poll()
+        except Closed:
+            pass  # the process ends, and the store was closed first: all of its jobs have ended
+
     def _settle(self, task: _Task) -> None:
         """Take what has ended; start what is next; end it if nothing is left."""
-        while task.number in self._running:
+        if task.behind is not None and not task.behind.over:
+            return
+        task.behind = None
+        while not task.over:
             while task.jobs and task.jobs[0][1].told():
                 task.take(*task.jobs.popleft())
             if task.jobs:
@@ -367,6 +386,11 @@ class Tier:
 
     def _end(self, task: _Task) -> None:
         del self._running[task.number]
+        task.over = True
+        if task.op == "put":
+            for key in task.keys:
+                if self._putting.get(key) is task:
+                    del self._putting[key]
         task.later.clear()
         good = sum(task.ok)
         nbytes = sum(size for size, ok in zip(task.sizes, task.ok, strict=True) if ok)
@@ -409,7 +433,7 @@ class Tier:
         has to be drained."""
         end = None if timeout is None else time.monotonic() + timeout
         for _ in self._waits(end):
-            self.store.poll()
+            self._poll()
             with self._lock:
                 for each in list(self._running.values()):
                     self._settle(each)
