@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
+import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -97,7 +98,7 @@ class ChmConnector(KVConnectorBase_V1):  # type: ignore[misc]
     def _choose(self) -> bool:
         """Whether loads go layer by layer."""
         ahead = self._config.scheduler_config.async_scheduling
-        evicts = hasattr(KVConnectorBase_V1, "bind_kv_cache_manager")
+        evicts = hasattr(KVConnectorBase_V1, "bind_gpu_block_pool")
         if self.options.load == "layerwise":
             if ahead:
                 raise ValueError(
@@ -134,9 +135,8 @@ class ChmConnector(KVConnectorBase_V1):  # type: ignore[misc]
             )
         return self._planner_made
 
-    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
-        super().bind_kv_cache_manager(kv_cache_manager)
-        self._pool = kv_cache_manager
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        self._pool = gpu_block_pool
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
@@ -198,7 +198,8 @@ class ChmConnector(KVConnectorBase_V1):  # type: ignore[misc]
 
     def _naming(self, layout: Layout, shapes: list[str]) -> Naming:
         model, cache = self._config.model_config, self._config.cache_config
-        described = json.dumps(model.hf_config.to_dict(), sort_keys=True, default=str)
+        whole = {**model.hf_config.to_dict(), "transformers_version": None}
+        described = json.dumps(whole, sort_keys=True, default=str)
         return Naming(
             "vllm-direct",
             model=model.model,
@@ -207,6 +208,7 @@ class ChmConnector(KVConnectorBase_V1):  # type: ignore[misc]
             dtype=str(model.dtype),
             cache_dtype=cache.cache_dtype,
             quantization=model.quantization,
+            version=".".join(vllm.__version__.split(".")[:2]),
             chunk=layout.chunk_tokens,
             block=layout.block_tokens,
             groups=layout.groups,
@@ -261,6 +263,7 @@ class ChmConnector(KVConnectorBase_V1):  # type: ignore[misc]
         if self._engine is not None:
             _Engine._open.pop(self._name, None)
             self._engine.mover.close()
+            log.info("%s", self._engine.mover.stats())
             self._engine = None
 
 
