@@ -34,14 +34,14 @@ class RowsLayer:
         self.rows, self.block_bytes = rows, nbytes
         self._part = slice(at * nbytes, (at + 1) * nbytes)
 
-    def parts(self, blocks: Sequence[int | None], scratch: Rows) -> list[Rows]:
+    def parts(self, blocks: Sequence[int | None]) -> list[Rows]:
         return [
-            scratch[: self.block_bytes] if block is None else self.rows[block][self._part]
+            np.empty(self.block_bytes, np.uint8) if block is None else self.rows[block][self._part]
             for block in blocks
         ]
 
     def gather(self, blocks: Sequence[int], out: Rows) -> None:
-        out[:] = np.concatenate(self.parts(blocks, out))
+        out[:] = np.concatenate(self.parts(blocks))
 
     def scatter(self, blocks: Sequence[int | None], source: Rows) -> None:
         for block, piece in zip(blocks, source.reshape(len(blocks), -1), strict=True):

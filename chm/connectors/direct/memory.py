@@ -26,9 +26,9 @@ class Layer(Protocol):
 
     block_bytes: int
 
-    def parts(self, blocks: Sequence[int | None], scratch: Bytes) -> list[Bytes] | None:
-        """Where the bytes of these blocks lie, or None if the host cannot write there. What would
-        go to a block that is None goes to ``scratch``."""
+    def parts(self, blocks: Sequence[int | None]) -> list[Bytes] | None:
+        """Where the bytes of these blocks lie, or None if the host cannot write there. A block
+        that is None is memory of its own: what is read is checked where it was read to."""
 
     def gather(self, blocks: Sequence[int], out: Bytes) -> None:
         """Begin to copy blocks out."""
@@ -44,9 +44,9 @@ class HostLayer:
         self.planes = list(planes)
         self.block_bytes = sum(plane.shape[1] for plane in planes)
 
-    def parts(self, blocks: Sequence[int | None], scratch: Bytes) -> list[Bytes]:
+    def parts(self, blocks: Sequence[int | None]) -> list[Bytes]:
         return [
-            plane[block] if block is not None else scratch[: plane.shape[1]]
+            plane[block] if block is not None else np.empty(plane.shape[1], np.uint8)
             for plane in self.planes
             for block in blocks
         ]

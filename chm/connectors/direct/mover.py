@@ -29,8 +29,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from chm.connectors.direct.layout import Layout
 from chm.connectors.direct.memory import Fence, Layer, Staging
 from chm.connectors.direct.plan import Load, Save
@@ -132,10 +130,7 @@ class Mover:
     ) -> None:
         self.tier, self.layout, self.layers, self.staging = tier, layout, dict(layers), staging
         self._fence: Any = fence or (lambda: lambda: True)
-        self._scratch = np.empty(max(layer.block_bytes for layer in layers.values()), np.uint8)
-        self._direct = direct and all(
-            layer.parts([], self._scratch) is not None for layer in layers.values()
-        )
+        self._direct = direct and all(layer.parts([]) is not None for layer in layers.values())
         self._readings: dict[int, _Reading] = {}
         self._numbers = 0
         self._keys_out = 0
@@ -222,7 +217,7 @@ class Mover:
             return self.staging.of(slot, self.layout.object_bytes[group])
         parts: list[Any] = []
         for name in self.layout.groups[group]:
-            parts += self.layers[name].parts(blocks, self._scratch) or []
+            parts += self.layers[name].parts(blocks) or []
         return parts
 
     def _arrived(self, done: Done) -> None:

@@ -69,7 +69,7 @@ class DeviceLayer:
         self._each = [plane[0].numel() * plane.element_size() for plane in planes]
         self.block_bytes = sum(self._each)
 
-    def parts(self, blocks: Sequence[int | None], scratch: Bytes) -> None:
+    def parts(self, blocks: Sequence[int | None]) -> None:
         return None
 
     def gather(self, blocks: Sequence[int], out: Bytes) -> None:
