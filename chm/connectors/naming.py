@@ -56,7 +56,7 @@ def weights_identity(model: str, revision: str | None = None) -> str:
     if revision:
         return f"revision:{revision}"
     folder = Path(model)
-    if not folder.is_dir():
+    if not os.path.isdir(model):
         return f"name:{model}"
     digest = hashlib.blake2b(digest_size=16)
     for pattern in _WEIGHTS:

@@ -5,7 +5,8 @@ A task, a get or a put of any number of keys: submitted -> running -> ended, and
 ``drain`` exactly once, also at close. It is one or more jobs of the store, of at most 32 keys each.
 Jobs run on the store's own threads, without the interpreter; submitting and draining never wait.
 
-    get: all jobs at once.        put: one job after the other, each hangs on the one before.
+    get: all jobs at once.        put: one job after the other, each hangs on the one before; the
+                                  first waits for a put of the key that it hangs on.
 
 After a task was reported nothing touches its buffers. A key whose get failed for whatever reason is
 a miss from then on, until it was put again or a minute has passed, so that a host that looks up
@@ -29,13 +30,14 @@ from functools import partial
 from typing import Any
 
 from chm.connectors.config import SharedStore, TierOptions
-from chm.errors import ChmError
+from chm.errors import ChmError, Closed
 from chm.job import Job
 from chm.stats import Record
 from chm.units import parse_size
 
 BATCH = 32
 MISS_S = 60.0
+GRACE_S = 1.0  # that closing waits beyond the deadline of jobs
 _HINT_MOST = 128 << 20
 _WAIT_S = 0.05
 
@@ -100,6 +102,9 @@ class _Task:
         self.jobs: deque[tuple[int, Job]] = deque()  # first key, job; in order
         self.later: deque[Callable[[], None]] = deque()  # parts of a put that were not started
         self.hints: set[_Hint] = set()
+        self.behind: _Task | None = None  # a put of what this one hangs on, until it has ended
+        self.over = False
+        self.other: list[bytes] = []  # keys stored with another length than they are read with
 
     def fail(self, error: object) -> None:
         self.error = self.error or str(error)
@@ -108,6 +113,8 @@ class _Task:
         """A job has ended."""
         for i, status in enumerate(job.statuses.tolist()):
             self.ok[first + i] = status >= 0
+            if status == -errno.EMSGSIZE:
+                self.other.append(self.keys[first + i])
         for error in job.errors.values():
             self.fail(error)
             break
@@ -157,6 +164,7 @@ class Tier:
         self._hinted: dict[bytes, _Hint] = {}
         self._hint_used = 0
         self._missing: dict[bytes, float] = {}  # key -> until when it is a miss; in that order
+        self._putting: dict[bytes, _Task] = {}  # key of a running put -> the put
         self._numbers = 0
         self._counts = dict.fromkeys(TierStats.__dataclass_fields__, 0)
         self.closed = False
@@ -288,11 +296,14 @@ class Tier:
     ) -> int:
         """Store objects, in chain order; the number of the task.
 
-        ``after`` is the key before the first; it is left out of account if it is not there. A block
-        that finds no room by the deadline is refused, and those behind it with it.
+        ``after`` is the key before the first; it is left out of account if it is not there and
+        no put that goes on has it. A block that finds no room by the deadline is refused,
+        and those behind it with it.
         """
         task = self._new(tag, "put", keys, buffers)
         with self._lock:
+            task.behind = self._putting.get(after) if after else None
+            self._putting.update(dict.fromkeys(task.keys, task))
             for first in range(0, len(keys), BATCH):
                 before = task.keys[first - 1] if first else after
                 part = list(buffers[first : first + BATCH])
@@ -302,18 +313,21 @@ class Tier:
 
     def _put_part(self, task: _Task, first: int, buffers: list[Any], before: bytes | None) -> None:
         some = task.keys[first : first + BATCH]
-        if before is not None and not self.store.exists(self._ns, [before])[0]:
-            if first:
-                task.fail("the block before it was not stored")
-                return
-            before = None
-        self._start(
-            task,
-            first,
-            lambda: self.store.put(
-                self._ns, some, buffers, parent=before, wait=True, timeout=task.left_s()
-            ),
-        )
+
+        def submit() -> Job:
+            known = before is not None and self.store.exists(self._ns, [before])[0]
+            if first and not known:
+                raise ValueError("the block before it was not stored")
+            return self.store.put(
+                self._ns,
+                some,
+                buffers,
+                parent=before if known else None,
+                wait=True,
+                timeout=task.left_s(),
+            )
+
+        self._start(task, first, submit)
 
     def _new(self, tag: Any, op: str, keys: Sequence[bytes], buffers: Sequence[Any]) -> _Task:
         if len(keys) != len(buffers):
@@ -337,7 +351,7 @@ class Tier:
 
     def drain(self) -> list[Done]:
         """Tasks that have ended since the last time. Does not wait."""
-        self.store.poll()
+        self._poll()
         with self._lock:
             for task in list(self._running.values()):
                 self._settle(task)
@@ -345,9 +359,18 @@ class Tier:
             ended, self._ended = self._ended, deque()
         return [task.done() for task in ended]
 
+    def _poll(self) -> None:
+        try:
+            self.store.poll()
+        except Closed:
+            pass  # the process ends, and the store was closed first: all of its jobs have ended
+
     def _settle(self, task: _Task) -> None:
         """Take what has ended; start what is next; end it if nothing is left."""
-        while task.number in self._running:
+        if task.behind is not None and not task.behind.over:
+            return
+        task.behind = None
+        while not task.over:
             while task.jobs and task.jobs[0][1].told():
                 task.take(*task.jobs.popleft())
             if task.jobs:
@@ -359,6 +382,11 @@ class Tier:
 
     def _end(self, task: _Task) -> None:
         del self._running[task.number]
+        task.over = True
+        if task.op == "put":
+            for key in task.keys:
+                if self._putting.get(key) is task:
+                    del self._putting[key]
         task.later.clear()
         good = sum(task.ok)
         nbytes = sum(size for size, ok in zip(task.sizes, task.ok, strict=True) if ok)
@@ -367,6 +395,7 @@ class Tier:
         self._count(**counts)
         if op == "get":
             self.mark_missing([k for k, ok in zip(task.keys, task.ok, strict=True) if not ok])
+            self._drop_others(task.other)
         else:
             for key, ok in zip(task.keys, task.ok, strict=True):
                 if ok:
@@ -376,6 +405,14 @@ class Tier:
             if hint.users == 0:
                 self._drop(hint, "hints_used")
         self._ended.append(task)
+
+    def _drop_others(self, keys: list[bytes]) -> None:
+        """What has another length can never be got: it would keep out what is put in its place."""
+        try:
+            for first in range(0, len(keys), BATCH):
+                self.store.delete(self._ns, keys[first : first + BATCH])
+        except ChmError:
+            pass  # it stays a miss, and the next get of it comes here again
 
     @property
     def busy(self) -> bool:
@@ -391,7 +428,7 @@ class Tier:
         """Wait until no task runs; whether that came true. They still have to be drained."""
         end = None if timeout is None else time.monotonic() + timeout
         for _ in self._waits(end):
-            self.store.poll()
+            self._poll()
             with self._lock:
                 for task in list(self._running.values()):
                     self._settle(task)
@@ -436,7 +473,7 @@ class Tier:
             for hint in list(self._hints.values()):
                 if hint.users == 0:
                     self._drop(hint, "hints_cancelled")
-        timeout = self.options.deadline_s + 1.0 if timeout is None else timeout
+        timeout = self.options.deadline_s + GRACE_S if timeout is None else timeout
         self.wait(timeout)
         done = self.drain()
         with self._lock:

@@ -9,13 +9,13 @@ are (n, row_bytes) arrays of uint8, page-aligned, which stand for the host's mem
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from chm.connectors import Done, Tier, TierOptions, key_of
+from chm.connectors import Done, Naming, Tier, TierOptions, key_of
 
 Rows = npt.NDArray[np.uint8]
 
@@ -71,7 +71,7 @@ class TierDriver:
     blocking = False
 
     def __init__(self, options: TierOptions, identity: Identity, row_bytes: int) -> None:
-        self.tier = Tier(options, repr(identity), row_bytes)
+        self.tier = Tier(options, str(Naming("tier", **asdict(identity))), row_bytes)
 
     def lookup(self, numbers: Sequence[int]) -> list[bool]:
         return self.tier.exists(_keys(numbers))

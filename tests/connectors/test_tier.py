@@ -79,6 +79,24 @@ def test_a_put_after_what_is_not_there_begins_a_chain(tier: Tier) -> None:
     assert finish(tier)[0].good
 
 
+@pytest.mark.parametrize("hangs_on", [39, 20])
+def test_a_put_after_one_that_goes_on_hangs_on_it(tier: Tier, hangs_on: int) -> None:
+    tier.put("first", keys(0, 40), list(rows(0, 40)))
+    before = keys(hangs_on, 1)[0]
+    tier.put("second", keys(40, 3), list(rows(40, 3)), after=before)
+    assert [done.tag for done in finish(tier) if done.good] == ["first", "second"]
+    objects = {o.key: o for o in tier.store.list()}
+    assert objects[keys(40, 1)[0]].parent == before
+
+
+def test_closing_after_the_store_was_closed(tier: Tier) -> None:
+    """At the end of a process: the store closes itself before the host closes the tier."""
+    fill(tier, 0, 4)
+    number = tier.put("late", keys(4, 40), list(rows(4, 40)))
+    tier.store.device.close(10.0)
+    assert [done.task for done in tier.close()] == [number]
+
+
 def test_what_is_there_counts_as_stored(tier: Tier) -> None:
     data = fill(tier, 0, 4)
     tier.put("again", keys(0, 6), list(rows(0, 6)))
