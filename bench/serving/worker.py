@@ -10,6 +10,7 @@ reads no commands: between them nothing of the engine runs.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import sys
@@ -44,10 +45,9 @@ def start(config: dict[str, Any]) -> Any:
 
 
 def _let_vllm_scan_modules() -> None:
-    """vLLM looks at every loaded module for kernels and trips over a wrapper of llvmlite's, which
-    LMCache has loaded: an object that takes every name for a function, but calls none."""
-    from llvmlite.binding import ffi
-
+    """vLLM asks every object of every loaded module for its kernels, and trips over the functions
+    of llvmlite, which LMCache loads: they have no ``get``."""
+    ffi: Any = importlib.import_module("llvmlite.binding.ffi")
     ffi._lib_fn_wrapper.get = lambda self, key, default=None: default
 
 

@@ -81,6 +81,7 @@ class TierStats(Record):
     put_ok: int = 0
     put_failed: int = 0
     put_bytes: int = 0
+    deleted: int = 0
     hints: int = 0
     hints_used: int = 0
     hints_expired: int = 0
@@ -167,6 +168,9 @@ class Tier:
         self._putting: dict[bytes, _Task] = {}  # key of a running put -> the put
         self._numbers = 0
         self._counts = dict.fromkeys(TierStats.__dataclass_fields__, 0)
+        self.on_progress: Callable[[], object] = _nothing
+        """Called, from whichever thread notices, when a task may have got on: for a host that
+        sleeps until then. It must be quick and take no lock."""
         self.closed = False
 
     # -- looking up ----------------------------------------------------------------------------
@@ -185,6 +189,11 @@ class Tier:
             hits = sum(found)
             self._count(lookups=len(found), hits=hits, misses=len(found) - hits)
         return found
+
+    def sizes(self, keys: Sequence[bytes]) -> list[int]:
+        """Bytes of each object, 0 for those that are not there. Counts as no look-up."""
+        parts = [list(keys[first : first + BATCH]) for first in range(0, len(keys), BATCH)]
+        return [n for part in parts for n in self.store.sizes(self._ns, part).tolist()]
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """These, from the front as far as they are there, were used now: for eviction."""
@@ -250,6 +259,18 @@ class Tier:
             if hint is not None and hint.users == 0:
                 self._drop(hint, "hints_cancelled")
 
+    def unhint(self, keys: Sequence[bytes]) -> None:
+        """These will not be got after all. A hint goes when that is so for all of its keys."""
+        with self._lock:
+            for key in keys:
+                hint = self._hinted.get(key)
+                if hint is None or hint.users:
+                    continue
+                del self._hinted[key]
+                hint.keys.remove(key)
+                if not hint.keys:
+                    self._drop(hint, "hints_cancelled")
+
     def _expire_hints(self) -> None:
         now = time.monotonic()
         for hint in list(self._hints.values()):
@@ -280,7 +301,7 @@ class Tier:
                     hint.users += 1
             for first in range(0, len(keys), BATCH):
                 self._get_part(task, first, list(buffers[first : first + BATCH]), copy)
-            self._settle(task)
+            self._begun(task)
         return task.number
 
     def _get_part(self, task: _Task, first: int, buffers: list[Any], copy: bool) -> None:
@@ -292,23 +313,31 @@ class Tier:
         )
 
     def put(
-        self, tag: Any, keys: Sequence[bytes], buffers: Sequence[Any], after: bytes | None = None
+        self,
+        tag: Any,
+        keys: Sequence[bytes],
+        buffers: Sequence[Any],
+        after: bytes | None = None,
+        chain: bool = True,
     ) -> int:
         """Store objects, in chain order; the number of the task.
 
         ``after`` is the key before the first; it is left out of account if it is not there and
         no put that goes on has it. A block that finds no room by the deadline is refused,
-        and those behind it with it.
+        and those behind it with it. Without ``chain`` none depends on another.
         """
         task = self._new(tag, "put", keys, buffers)
         with self._lock:
             task.behind = self._putting.get(after) if after else None
             self._putting.update(dict.fromkeys(task.keys, task))
             for first in range(0, len(keys), BATCH):
+                if not chain:
+                    self._put_alone(task, first, list(buffers[first : first + BATCH]))
+                    continue
                 before = task.keys[first - 1] if first else after
                 part = list(buffers[first : first + BATCH])
                 task.later.append(partial(self._put_part, task, first, part, before))
-            self._settle(task)
+            self._begun(task)
         return task.number
 
     def _put_part(self, task: _Task, first: int, buffers: list[Any], before: bytes | None) -> None:
@@ -329,6 +358,24 @@ class Tier:
 
         self._start(task, first, submit)
 
+    def _put_alone(self, task: _Task, first: int, buffers: list[Any]) -> None:
+        some, left = task.keys[first : first + BATCH], task.deadline_s
+        self._start(
+            task,
+            first,
+            lambda: self.store.put(self._ns, some, buffers, wait=True, chain=False, timeout=left),
+        )
+
+    def delete(self, tag: Any, keys: Sequence[bytes]) -> int:
+        """Drop objects, a task like the others. What was not there counts as a failure."""
+        task = self._new(tag, "delete", keys, [b""] * len(keys))
+        with self._lock:
+            for first in range(0, len(keys), BATCH):
+                some = task.keys[first : first + BATCH]
+                self._start(task, first, partial(self.store.delete, self._ns, some))
+            self._begun(task)
+        return task.number
+
     def _new(self, tag: Any, op: str, keys: Sequence[bytes], buffers: Sequence[Any]) -> _Task:
         if len(keys) != len(buffers):
             raise ValueError(f"{len(keys)} keys, but {len(buffers)} buffers")
@@ -343,9 +390,17 @@ class Tier:
     def _start(self, task: _Task, first: int, submit: Callable[[], Job]) -> None:
         """Submit a job of a task. One that cannot even be submitted is a failure of its keys."""
         try:
-            task.jobs.append((first, submit()))
+            job = submit()
         except (ChmError, ValueError, TypeError) as error:
             task.fail(error)
+            return
+        task.jobs.append((first, job))
+        job.on_end(self.on_progress)
+
+    def _begun(self, task: _Task) -> None:
+        self._settle(task)
+        if task.number not in self._running:
+            self.on_progress()  # it ended here: the store wakes nobody
 
     # -- what has ended ------------------------------------------------------------------------
 
@@ -391,12 +446,15 @@ class Tier:
         good = sum(task.ok)
         nbytes = sum(size for size, ok in zip(task.sizes, task.ok, strict=True) if ok)
         op = task.op
-        counts = {f"{op}_ok": good, f"{op}_failed": len(task.ok) - good, f"{op}_bytes": nbytes}
-        self._count(**counts)
+        if op == "delete":
+            self._count(deleted=good)
+        else:
+            bad = len(task.ok) - good
+            self._count(**{f"{op}_ok": good, f"{op}_failed": bad, f"{op}_bytes": nbytes})
         if op == "get":
             self.mark_missing([k for k, ok in zip(task.keys, task.ok, strict=True) if not ok])
             self._drop_others(task.other)
-        else:
+        elif op == "put":
             for key, ok in zip(task.keys, task.ok, strict=True):
                 if ok:
                     self._missing.pop(key, None)
@@ -421,7 +479,8 @@ class Tier:
 
     def fileno(self) -> int:
         """A descriptor that is readable when ``drain`` has something to do. It belongs to the
-        store: a second tier on the same store would be told, too."""
+        store: a second tier on the same store is told, too, and may drain first; who must not miss
+        that uses ``on_progress`` beside it."""
         return self.store.fileno()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -491,6 +550,10 @@ class Tier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _nbytes(buffer: Any) -> int:
