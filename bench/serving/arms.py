@@ -159,6 +159,7 @@ def server_command(arm: Arm, w: Workload, place: Place) -> list[str]:
         *("--l1-size-gb", f"{l1_bytes / _GIB:.4f}", "--no-l1-use-lazy"),
         *("--shm-name", f"chm-serving-{place.port}"),
         *("--eviction-policy", "LRU"),
+        "--disable-observability",
     ]
     if not arm.drive:
         return command
