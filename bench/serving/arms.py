@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ SPEC = "bench.serving.cpu_spec:CPUTieringSpec"
 PACES = (10, 20, 40)
 _MIB = 1 << 20
 _GIB = 1 << 30
-_SPARE = 1.5  # room of a store or a tier that shall hold the footprint
+_SPARE = 1.15  # room of a store or a tier that shall hold the footprint
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,8 @@ class Place:
     ram: bool = False
     port: int = 0
     """Where its LMCache server listens; its HTTP port is the next one."""
+    chm: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of ``chm.connectors.TierOptions`` for our arms."""
 
 
 def worker_config(arm: Arm, w: Workload, place: Place, model: Path) -> dict[str, Any]:
@@ -136,13 +138,14 @@ def tier_options(w: Workload, place: Place) -> dict[str, Any]:
     """Of ``chm.connectors.TierOptions``."""
     options: dict[str, Any] = {
         "path": str(place.folder / "kv.chm"),
-        "capacity": int(_SPARE * w.footprint_bytes) + 256 * _MIB,
+        "capacity": int(_SPARE * w.footprint_bytes) + 64 * _MIB,
         "dram": w.share_bytes,
         "block_bytes": w.row_bytes,
         "buffered": place.ram,
     }
+    options.update(place.chm)
     if place.pace:
-        options["device"] = {"pace": {"rate": place.pace}}
+        options["device"] = {**options.get("device", {}), "pace": {"rate": place.pace}}
     return options
 
 
@@ -162,7 +165,7 @@ def server_command(arm: Arm, w: Workload, place: Place) -> list[str]:
         "--disable-observability",
     ]
     if not arm.drive:
-        return command
+        return [*command, "--eviction-trigger-watermark", "0.95"]
     adapter = {"type": "fs_native", "base_path": str(place.folder), "use_odirect": not place.ram}
     if arm.store == "chm":
         adapter = {

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """One length of conversations, all arms.
 
-    start all -> grow: all turns but the last -> last turn, several rounds
-              -> stop the drive-backed arms -> (start them paced -> last turn, rounds) per pace
+    start all -> grow: all turns but the last -> last turn, several rounds -> stop all but oracles
+              -> per host, per pace: start its drive-backed arms paced -> last turn, several rounds
 
 All engines are alive at once, one works at a time: each prompt is asked of all arms in a row, and
 the row begins with another arm each time. A turn's stores are in before the next request. The paced
 arms go on with what the first ones stored, copied into memory, where nothing but the pace is in
-their way; they are warmed up with the short prompts of their start.
+their way; they are asked beside their host's oracle. One host after the other, since memory holds
+the files of all only on a large machine.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from . import summary
 from .arms import Arm, Place
@@ -30,7 +32,8 @@ _PORTS = 10
 @dataclass(frozen=True)
 class Settings:
     """``recomputed`` is how many conversations the arm without a cache is asked for: nothing of it
-    depends on the others. Arms that nothing is stored for are asked in the first round only."""
+    depends on the others. Arms that nothing is stored for are asked in the first round only.
+    ``chm`` are fields of ``chm.connectors.TierOptions``; ports are taken from ``port`` on."""
 
     model: Path
     scratch: Path
@@ -41,6 +44,7 @@ class Settings:
     rounds: int = 3
     recomputed: int = 2
     port: int = 5900
+    chm: Mapping[str, Any] = field(default_factory=dict)
     say: Callable[[str], None] = print
 
 
@@ -52,7 +56,7 @@ class Run:
         self.samples: list[Sample] = []
         self.rates: dict[int, float] = {}
         self._engines: dict[str, Engine] = {}
-        self._turn = 0
+        self._row = 0
 
     def run(self) -> None:
         """Raises Failed if a process of an arm does."""
@@ -67,15 +71,26 @@ class Run:
         self._start([(arm, self._place(i)) for i, arm in enumerate(self.arms)])
         for turn in range(self.w.turns - 1):
             s.say(f"turn {turn + 1} of {self.w.turns}, {self.w.lengths[turn]} tokens")
-            self._ask_all(turn, 0)
+            self._ask_all(self.arms, turn, 0)
         for variant in range(s.rounds):
             s.say(f"turn {self.w.turns}, round {variant + 1} of {s.rounds}")
-            self._ask_all(self.w.turns - 1, variant)
-        drives = [arm for arm in self.arms if arm.drive]
-        self._stop(drives)
-        for pace in s.paces if drives else ():
-            self._paced(drives, pace)
+            self._ask_all(self.arms, self.w.turns - 1, variant)
+        oracles = {arm.oracle for arm in self.arms if arm.drive} if s.paces else set()
+        self._stop([arm for arm in self.arms if arm.name not in oracles])
+        for host in ("vllm", "lmcache") if s.paces else ():
+            drives = [arm for arm in self.arms if arm.drive and arm.host == host]
+            if drives:
+                self._paced_host(drives)
         self._stop(self.arms)
+
+    def _paced_host(self, drives: Sequence[Arm]) -> None:
+        s = self.settings
+        for arm in drives:
+            shutil.copytree(s.scratch / arm.name, s.memory / arm.name)
+        for pace in s.paces:
+            self._paced(drives, pace)
+        for arm in drives:
+            shutil.rmtree(s.memory / arm.name)
 
     def _paced(self, drives: Sequence[Arm], pace: int) -> None:
         s = self.settings
@@ -83,21 +98,20 @@ class Run:
         rate = self.rates[pace] = pace * base
         s.say(f"drive at {pace}x the recompute rate: {rate / 1e9:.2f} GB/s")
         places = []
-        for i, arm in enumerate(drives):
-            folder = s.memory / arm.name
-            if not folder.exists():
-                shutil.copytree(s.scratch / arm.name, folder)
-            port = s.port + (len(self.arms) + i) * _PORTS
-            places.append((arm, Place(folder, round(rate), ram=True, port=port)))
+        for arm in drives:
+            port = s.port + self.arms.index(arm) * _PORTS
+            places.append((arm, Place(s.memory / arm.name, round(rate), True, port, s.chm)))
         self._start(places)
         for variant in range(s.rounds):
             s.say(f"{pace}x, round {variant + 1} of {s.rounds}")
-            self._ask_all(self.w.turns - 1, s.rounds + variant, pace)
+            alive = [*drives, *(arm for arm in self.arms if arm.name == drives[0].oracle)]
+            self._ask_all(alive, self.w.turns - 1, s.rounds + variant, pace)
         self._stop(drives)
 
     def _place(self, number: int) -> Place:
         s = self.settings
-        return Place(s.scratch / self.arms[number].name, port=s.port + number * _PORTS)
+        folder = s.scratch / self.arms[number].name
+        return Place(folder, port=s.port + number * _PORTS, chm=s.chm)
 
     # -- processes -------------------------------------------------------------------------------
 
@@ -123,13 +137,12 @@ class Run:
 
     # -- requests --------------------------------------------------------------------------------
 
-    def _ask_all(self, turn: int, variant: int, pace: int = 0) -> None:
-        """Every conversation, of every arm that is alive."""
+    def _ask_all(self, arms: Sequence[Arm], turn: int, variant: int, pace: int = 0) -> None:
+        """Every conversation, of each of these arms."""
         for conversation in range(self.w.conversations):
-            alive = [arm for arm in self.arms if arm.name in self._engines]
-            first = self._turn % len(alive)
-            self._turn += 1
-            for arm in alive[first:] + alive[:first]:
+            first = self._row % len(arms)
+            self._row += 1
+            for arm in [*arms[first:], *arms[:first]]:
                 if self._wanted(arm, conversation, variant):
                     self._ask(arm, turn, conversation, variant, pace)
 
