@@ -7,9 +7,11 @@ tools/engines run python -m bench.serving --json serving.json --png serving.png
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,7 +88,7 @@ def tier_fields(_context: object, _option: object, given: tuple[str, ...]) -> di
 @click.option(
     "--dir",
     "folder",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False, exists=True, writable=True),
     default=Path("/var/tmp"),
     help="Where the drive's files go.",
 )
@@ -96,6 +98,9 @@ def tier_fields(_context: object, _option: object, given: tuple[str, ...]) -> di
     callback=tier_fields,
     metavar="FIELD=VALUE",
     help="A field of chm.connectors.TierOptions for our arms; repeatable.",
+)
+@click.option(
+    "--port", type=int, default=17650, help="The first of 80 that LMCache servers listen on."
 )
 @click.option("--seed", type=int, default=1)
 @click.option(
@@ -117,6 +122,11 @@ def main(
     chosen = chosen_arms(names, quick)
     workloads = workloads_of(given, quick)
     paces = paces_of(given, chosen, quick)
+    if importlib.util.find_spec("vllm") is None:
+        raise click.UsageError(
+            "vLLM is not installed here: tools/engines run python -m bench.serving"
+        )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not without ending the processes
     with scratch_folders(given["folder"], keep) as (disk, memory):
         settings = Settings(
             model=disk / "model",
@@ -127,6 +137,7 @@ def main(
             rate=given["rate"] or 0.0,
             rounds=given["rounds"] or (2 if quick else 3),
             chm=given["chm"],
+            port=given["port"],
             say=say,
         )
         runs = [one_length(settings, chosen, w) for w in workloads]
@@ -139,6 +150,12 @@ def main(
         json_path.write_text(json.dumps(document, indent=1) + "\n")
     if any(problems(run) for run in runs):
         sys.exit(1)
+
+
+def need_engine() -> None:
+    if importlib.util.find_spec("vllm") is None:
+        command = "tools/engines run python -m bench.serving"
+        raise click.UsageError(f"vLLM is not installed here: {command}")
 
 
 def say(text: str) -> None:
@@ -182,8 +199,6 @@ def workloads_of(given: dict[str, Any], quick: bool) -> list[Workload]:
 @contextmanager
 def scratch_folders(folder: Path, keep: bool) -> Iterator[tuple[Path, Path]]:
     """One on the drive, one in memory; removed afterwards."""
-    if not folder.is_dir():
-        raise click.UsageError(f"--dir: {folder} is not a folder")
     disk = Path(tempfile.mkdtemp(prefix="chm-serving-", dir=folder))
     memory = Path(tempfile.mkdtemp(prefix="chm-serving-", dir=MEMORY))
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,7 +154,7 @@ def server_command(arm: Arm, w: Workload, place: Place) -> list[str]:
     """The LMCache server of an arm. L1 is its CPU tier: what was stored leaves it."""
     l1_bytes = w.share_bytes if arm.drive else int(_SPARE * w.footprint_bytes)
     command = [
-        "lmcache",
+        str(Path(sys.executable).with_name("lmcache")),
         "server",
         *("--supported-transfer-mode", "engine_driven"),
         *("--host", "127.0.0.1", "--port", str(place.port)),

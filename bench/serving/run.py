@@ -43,7 +43,7 @@ class Settings:
     rate: float = 0.0
     rounds: int = 3
     recomputed: int = 2
-    port: int = 5900
+    port: int = 17650
     chm: Mapping[str, Any] = field(default_factory=dict)
     say: Callable[[str], None] = print
 

@@ -33,7 +33,7 @@ def named(name: str) -> arms.Arm:
         (["--tokens", "x"], "'x' is not a list of whole numbers"),
         (["--pace", "-1"], "numbers must be above 0"),
         (["--arms", "vllm-fs"], "--pace needs the arm recompute"),
-        (["--arms", "recompute", "--dir", "nowhere"], "nowhere is not a folder"),
+        (["--arms", "recompute", "--dir", "nowhere"], "'nowhere' does not exist"),
         (["--chm", "dram"], "'dram' is not FIELD=VALUE"),
         (["--chm", "drum=1"], "has no field 'drum'"),
     ],
@@ -42,6 +42,13 @@ def test_wrong_usage_names_the_fix(args: list[str], text: str) -> None:
     result = click.testing.CliRunner().invoke(command.main, args)
     assert result.exit_code == 2
     assert text in result.stderr
+
+
+def test_without_an_engine_it_says_where_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
+    result = click.testing.CliRunner().invoke(command.main, ["--arms", "recompute"])
+    assert result.exit_code == 2
+    assert "tools/engines run python -m bench.serving" in result.stderr
 
 
 def test_help_names_all_arms() -> None:
