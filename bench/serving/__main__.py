@@ -24,6 +24,9 @@ from typing import Any
 
 import click
 
+from chm.bench import host
+from chm.bench.charts import Chart, Line, draw_png, draw_terminal
+
 from . import arms as arm_list
 from . import cores, engine, summary
 from .arms import NAMES, PACES, SPEC, Arm
@@ -145,10 +148,11 @@ def main(
     for run in runs:
         show(run)
         if png is not None:
-            draw(run, png if len(runs) == 1 else png.with_stem(f"{png.stem}-{run.w.tokens}"))
+            path = png if len(runs) == 1 else png.with_stem(f"{png.stem}-{run.w.tokens}")
+            draw_png(chart_of(run), path, f"vLLM on the CPU, {run.w.dtype}, {SPEC} (test only)")
     if json_path is not None:
         json_path.write_text(json.dumps(document, indent=1) + "\n")
-    if any(problems(run) for run in runs):
+    if any(run.error or problems(run) for run in runs):
         sys.exit(1)
 
 
@@ -233,8 +237,9 @@ def one_length(settings: Settings, chosen: Sequence[Arm], w: Workload) -> Run:
     run = Run(dataclasses.replace(settings, model=model, scratch=folder, memory=memory), chosen, w)
     try:
         run.run()
-    except Failed as failure:
-        raise click.ClickException(str(failure)) from None
+    except Failed as failure:  # what was measured before is worth having
+        run.error = str(failure)
+        say(run.error)
     shutil.rmtree(memory)
     for arm in chosen:
         shutil.rmtree(folder / arm.name, ignore_errors=True)  # room for the next length
@@ -246,8 +251,6 @@ def one_length(settings: Settings, chosen: Sequence[Arm], w: Workload) -> Run:
 
 def setup(given: dict[str, Any], paces: Sequence[int], quick: bool) -> dict[str, Any]:
     """What the figures are meaningless without."""
-    from chm.bench import host
-
     engine_core, other_core = cores.pair()
     return {
         "spec": SPEC,
@@ -293,6 +296,7 @@ def described(run: Run) -> dict[str, Any]:
         "rows": [dataclasses.asdict(row) for row in summary.rows(run.samples, w)],
         "turns": [dataclasses.asdict(row) for row in summary.turn_rows(run.samples, w)],
         "problems": problems(run),
+        "error": run.error,
         "samples": [dataclasses.asdict(s) for s in run.samples],
     }
 
@@ -317,14 +321,13 @@ def show(run: Run) -> None:
         f"of it each; recompute makes {rate / 1e9:.3f} GB/s of KV; spec {SPEC} (test only)\n"
     )
     click.echo(summary.table(summary.rows(run.samples, w)))
+    click.echo("\n" + draw_terminal(chart_of(run)))
     for text in problems(run)[:20]:
         click.echo(f"PROBLEM: {text}")
 
 
-def draw(run: Run, path: Path) -> None:
-    """TTFT over turns of all arms, not paced."""
-    from chm.bench.charts import Chart, Line, draw_png
-
+def chart_of(run: Run) -> Chart:
+    """TTFT over turns of all arms, the drive as it is."""
     found = summary.turn_rows(run.samples, run.w)
     lines = []
     for arm in run.arms:
@@ -332,11 +335,7 @@ def draw(run: Run, path: Path) -> None:
         lines.append(Line(arm.name, [mine.get(turn + 1) for turn in range(run.w.turns)]))
     x = [str(length) for length in run.w.lengths]
     title = f"TTFT, {run.w.conversations} conversations, drive as it is"
-    draw_png(
-        Chart(title, "tokens of the prompt, by turn", "ttft_ns", x, lines),
-        path,
-        f"vLLM on the CPU, {run.w.dtype}, {SPEC} (test only)",
-    )
+    return Chart(title, "tokens of the prompt, by turn", "ttft_ns", x, lines)
 
 
 if __name__ == "__main__":

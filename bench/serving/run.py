@@ -55,6 +55,7 @@ class Run:
         self.settings, self.arms, self.w = settings, arms, w
         self.samples: list[Sample] = []
         self.rates: dict[int, float] = {}
+        self.error = ""
         self._engines: dict[str, Engine] = {}
         self._row = 0
 
