@@ -121,10 +121,12 @@ class Hints:
             if hint.end <= now and hint.users == 0:
                 self._drop(hint, "hints_expired")
 
-    def clear(self) -> None:
-        """The tier closes."""
-        for request in list(self._of_request):
-            self.cancel(request)
+    def clear(self) -> list[Job]:
+        """Cancel all that can be; their jobs, which go on until what they read is let go."""
+        idle = [hint for hint in self._of_request.values() if hint.users == 0]
+        for hint in idle:
+            self._drop(hint, "hints_cancelled")
+        return [hint.job for hint in idle]
 
     def _drop(self, hint: Hint, why: str) -> None:
         self._count(why)

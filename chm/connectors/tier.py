@@ -42,6 +42,7 @@ from chm.units import parse_size
 BATCH = 32
 MISS_S = 60.0
 GRACE_S = 1.0  # that closing waits beyond the deadline of jobs
+_ALL = 1 << 62
 _WAIT_S = 0.05
 _PAUSE_S = 0.005
 
@@ -172,6 +173,14 @@ class Tier:
         """These will not be got after all. A hint goes when that is so for all of its keys."""
         with self._lock:
             self._hints.unhint(keys)
+
+    def clear(self) -> int:
+        """Drop the objects of this namespace, but for those that are in use; how many."""
+        with self._lock:
+            jobs = self._hints.clear()
+        for job in jobs:
+            _wait_a_little([job])
+        return self.store.evict(_ALL, self._ns)
 
     # -- tasks ---------------------------------------------------------------------------------
 
