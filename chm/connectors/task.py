@@ -62,7 +62,7 @@ class Task:
         self.error = ""
         self.begin = time.monotonic()
         self.deadline_s = deadline_s
-        self.in_a_row = False
+        self.in_turn = False
         self.jobs: deque[tuple[int, Job]] = deque()  # first key, job; in order
         self.later: deque[Callable[[], bool]] = deque()  # parts that were not started, in order
         self.hints: set[Hint] = set()
@@ -86,7 +86,7 @@ class Task:
 
     def may_start(self) -> bool:
         """Whether the next part may be submitted now."""
-        return bool(self.later) and not (self.in_a_row and (self.jobs or self.error))
+        return bool(self.later) and not (self.in_turn and (self.jobs or self.error))
 
     def left_s(self) -> float:
         """Until its deadline."""

@@ -223,7 +223,7 @@ class Tier:
         buffers = list(buffers)
         task = self._new(tag, "put", keys, buffers)
         with self._lock:
-            task.in_a_row = chain
+            task.in_turn = chain
             task.behind = self._putting.get(after) if after else None
             self._putting.update(dict.fromkeys(task.keys, task))
             for first in range(0, len(keys), BATCH):
@@ -238,7 +238,7 @@ class Tier:
 
         def submit() -> Job:
             put = partial(self.store.put, self._ns, some, buffers, wait=True, timeout=task.left_s())
-            if not task.in_a_row:
+            if not task.in_turn:
                 return put(chain=False)
             known = before is not None and bool(self.store.exists(self._ns, [before])[0])
             if first and not known:
