@@ -32,7 +32,7 @@ CHUNKS = 7
 SERVED = CHUNKS * engine.CHUNK
 LENGTH = SERVED + 100
 ROW = engine.CHUNK * kv_bytes_per_token()
-HANG_S = 300
+HANG_S = 400
 
 
 def prompt(seed: int) -> list[int]:
