@@ -200,21 +200,23 @@ def reads_to_open(tier_with: Make) -> int:
         return tier.store.device.stats().read_ios
 
 
+@pytest.mark.parametrize("nbytes", [64 * KIB, 3 * MIB])
 @pytest.mark.parametrize("fault", ["never", "err 5"])
-def test_a_failed_read_is_told_in_time(tier_with: Make, fault: str) -> None:
-    """The deadline ends a hung read; the buffer is the caller's from then on."""
+def test_a_failed_read_is_told_in_time(tier_with: Make, fault: str, nbytes: int) -> None:
+    """The deadline ends a hung read, also that of a header; the buffer is the caller's then."""
     with tier_with() as tier:
-        fill(tier, 0, 2)
+        fill(tier, 0, 2, nbytes)
     first = reads_to_open(tier_with)
     tier = tier_with(deadline_s=0.3, device={"fault": {"script": f"{first} read {fault}"}})
-    out = np.zeros((2, 64 * KIB), np.uint8)
+    out = np.zeros((2, nbytes), np.uint8)
     tier.get(0, keys(0, 1), list(out[:1]))
     [done] = finish(tier)
     assert done.ok == [False]
     assert done.error
-    assert not out.any()
+    out[:] = 90
     assert tier.exists(keys(0, 2)) == [False, True]
     tier.close()
+    assert (out == 90).all()
 
 
 def test_damaged_bytes_are_a_miss(options: TierOptions, tier_with: Make, tmp_path: Path) -> None:
