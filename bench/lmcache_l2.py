@@ -4,11 +4,11 @@
     tools/engines run python bench/lmcache_l2.py --dir DIR [--quick] [--json FILE] [--only NAME]
 
 `lmcache bench l2` stores, looks up and loads chunks of 1 MiB, 4 batches of 32 in flight, rounds of
-128 MiB after two to warm up. A rate is that of the median round, in brackets the slowest and the
-fastest. The page cache is out of it: every adapter opens its files with O_DIRECT, where that has to
-be asked for it is; and loads run in a process of their own, after the files were synced and
-dropped from the cache, so nothing comes from memory of whoever stored. An adapter whose index
-lives in its process (nixl_store) stores and loads in one.
+128 MiB after two to warm up. A rate is bytes over time of all rounds, in brackets the slowest and
+the fastest. The page cache is out of it: every adapter uses O_DIRECT, those that need to be told
+are told; and loads run in a process of their own, after the files were synced and dropped from the
+cache, so nothing comes from memory of whoever stored. An adapter whose index lives in its process
+(nixl_store) stores and loads in one.
 
 What is not equal: ours checks every byte it loads against a checksum, lays it out so that a crash
 never shows a torn chunk, and answers a store when the chunk is in its write buffer; the warm-up is
@@ -59,7 +59,7 @@ class Arm:
 
 @dataclass
 class Row:
-    """MB/s of the median, slowest and fastest round; look-up: ms for a batch of 32."""
+    """MB/s of all rounds, the slowest and the fastest; look-up: ms for a batch of 32."""
 
     name: str
     note: str
@@ -161,9 +161,9 @@ def rate(operation: dict[str, Any]) -> tuple[float, float, float]:
     if operation["total_success"] != operation["total_keys"]:
         raise RuntimeError(f"{operation['total_success']} of {operation['total_keys']} succeeded")
     mb = operation["keys_per_round"] * CHUNK_KB * 1024 / 1e6
-    spans = (operation[f"duration_{which}_ms"] for which in ("p50", "max", "min"))
-    median, slow, fast = (mb / (span / 1e3) for span in spans)
-    return median, slow, fast
+    spans = (operation[f"duration_{which}_ms"] for which in ("avg", "max", "min"))
+    mean, slow, fast = (mb / (span / 1e3) for span in spans)
+    return mean, slow, fast
 
 
 def forget(folder: Path) -> None:
@@ -215,7 +215,7 @@ def measure_store(folder: Path, rounds: int) -> Row:
             shared.give_back(60.0)
         forget(folder)
         rates = [memory.nbytes / 1e6 / span for span in spans[WARM_UP:]]
-        told = (statistics.median(rates), min(rates), max(rates))
+        told = (statistics.harmonic_mean(rates), min(rates), max(rates))
         if op == "put":
             row.store = told
         else:

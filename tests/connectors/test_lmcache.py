@@ -97,6 +97,14 @@ def test_store_look_up_load(host: Host) -> None:
     assert answers == [(True, False)] * 3 + [(False, True), (True, False)]
 
 
+def test_batches_of_nothing_end(host: Host) -> None:
+    l2 = host.l2
+    assert host.answer(l2.submit_batch_set([], []))[1:] == (True, "", [])
+    assert host.answer(l2.submit_batch_get([], []))[1:] == (True, "", [])
+    assert host.answer(l2.submit_batch_delete([]))[1:] == (True, "", [])
+    assert host.answer(l2.submit_batch_exists([]))[1:] == (True, "", [])
+
+
 def test_the_descriptor_is_quiet_when_all_is_drained(host: Host) -> None:
     host.put(keys(0, 4), rows(4))
     for _ in range(1000):  # a late end of a hint may wake the host once more

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from driver import Identity, fresh_rows
 from lmcache_host import FORMS, Replica, Server, adapter, counters, run
 
 from bench.serving.model import VOCABULARY, write_model
+from chm.connectors import TierOptions
 
 pytestmark = pytest.mark.engine
 
+ROW = 64 << 10
 CHUNK = 128
 PROMPT = 1000
 WHOLE = PROMPT // CHUNK  # chunks of a prompt that are stored
@@ -77,6 +80,40 @@ def test_bench_l2_under_injected_faults(form: str, tmp_path: Path) -> None:
     assert all(60 < n < 110 for n in loaded)
     out = bench(inner, "--only", "load")
     assert out.count("loaded=120/120") == 3
+
+
+# ------------------------------------------------------------------- the plug-in form alone
+
+
+def test_plugin_locks_usage_and_status(options: TierOptions) -> None:
+    from drive_lmcache_plugin import open_lmcache_plugin
+
+    driver = open_lmcache_plugin(options, Identity(), ROW)
+    adapter, keys = driver.adapter, driver.keys(range(4))
+    rows = fresh_rows(4, ROW)
+    driver.store(range(4), rows)
+    while not driver.told():
+        time.sleep(0.001)
+    assert driver.lookup(range(4)) == [True] * 4
+    adapter.submit_unlock(keys[:3])
+    assert driver.tier.stats().hints_cancelled == 0
+    adapter.submit_unlock(keys[3:])
+    assert driver.tier.stats().hints_cancelled == 1
+
+    usage = adapter.get_usage()
+    assert usage.total_bytes_used >= 4 * ROW
+    assert usage.bytes_by_cache_salt == {"": 4 * ROW}
+    assert not adapter.supports_global_eviction
+
+    assert driver.lookup([0]) == [True]
+    adapter.delete(keys[:2])  # the first is locked
+    assert driver.lookup(range(4)) == [True, False, True, True]
+    assert adapter.get_usage().bytes_by_cache_salt == {"": 3 * ROW}
+    status = adapter.report_status()
+    assert status["is_healthy"]
+    assert (status["put_ok"], status["deleted"]) == (4, 1)
+    driver.close()
+    assert not adapter.report_status()["is_healthy"]
 
 
 # ------------------------------------------------------------------- vLLM and the server
