@@ -175,21 +175,20 @@ class ChmConnector(KVConnectorBase_V1):  # type: ignore[misc]
         from chm.connectors.direct import tensors
 
         [group] = self._cache.kv_cache_groups
-        planes = {
-            name: tensors.planes_of(kv_caches[name], self._cache.num_blocks)
-            for name in group.layer_names
-            if name in kv_caches
+        blocks = self._cache.num_blocks
+        own = {name: kv_caches[name] for name in group.layer_names if name in kv_caches}
+        layers = {
+            name: tensors.layer_of(tensors.planes_of(one, blocks)) for name, one in own.items()
         }
-        layers = {name: tensors.layer_of(one) for name, one in planes.items()}
         layout = Layout.of(
             {name: layer.block_bytes for name, layer in layers.items()},
             group.kv_cache_spec.block_size,
             self.options.block_size,
             self.options.layers_per_object,
         )
-        shapes = [tensors.describe(one) for one in planes.values()]
+        shapes = [tensors.describe(one, blocks) for one in own.values()]
         name = str(self._naming(layout, shapes))
-        device = next(iter(planes.values()))[0].device
+        device = next(iter(own.values())).device
         largest = max(layout.object_bytes)
         nbytes = self.options.staging()
         staging = Staging(largest, nbytes, tensors.staging_memory(nbytes, device))

@@ -90,8 +90,11 @@ def test_shapes_that_it_does_not_know_are_refused() -> None:
 
 
 def test_layouts_have_names_that_differ() -> None:
-    names = {tensors.describe(tensors.planes_of(make(), BLOCKS)) for make in SHAPES}
+    names = {tensors.describe(make(), BLOCKS) for make in SHAPES}
     assert len(names) == len(SHAPES)
+    square = torch.zeros(BLOCKS, 4, 4)
+    turned = square.permute(0, 2, 1)
+    assert tensors.describe(square, BLOCKS) != tensors.describe(turned, BLOCKS)
 
 
 def test_memory_of_the_host_is_used_as_it_lies() -> None:
