@@ -82,9 +82,12 @@ class Running:
         mover.turn()
         old = mover.tier
         old.close(60.0)  # what comes late is waited for
-        mover.tier = self.scheduler._planner.tier = Tier(
-            old.options.replace(**changes), old.namespace
-        )
+        self.use(Tier(old.options.replace(**changes), old.namespace))
+
+    def use(self, tier: Tier) -> None:
+        """All parts of the connector take this one from now on."""
+        for part in (self.mover, self.mover.saver, self.scheduler._planner):
+            part.tier = tier
 
     def since(self, before: MoverStats) -> dict[str, int]:
         """What the counters have gained."""
@@ -294,7 +297,7 @@ def test_a_damaged_file_costs_what_is_behind(healthy: Running) -> None:
         at = memory.find(third[4096:8192].tobytes())
         assert at >= 0
         memory[at + 7] ^= 1
-    healthy.mover.tier = healthy.scheduler._planner.tier = Tier(tier.options, tier.namespace)
+    healthy.use(Tier(tier.options, tier.namespace))
     before = healthy.mover.stats()
     again = healthy.ask_store(tokens)
     assert again.tokens == whole.tokens
