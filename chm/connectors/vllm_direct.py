@@ -44,6 +44,7 @@ from chm.connectors.tier import Tier
 
 log = logging.getLogger("chm")
 _TIER = "use the tier (chm.connectors.vllm) instead"
+_UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
 @dataclass
@@ -270,10 +271,12 @@ def _refuse(config: Any, cache: Any) -> None:
     """Raise ValueError for what this connector cannot do."""
     parallel = config.parallel_config
     backend = parallel.distributed_executor_backend
-    if parallel.world_size > 1 or backend not in (None, "uni"):
+    executor = str(getattr(backend, "__name__", backend)).rpartition(".")[2]
+    if parallel.world_size > 1 or executor not in ("None", "uni", "UniProcExecutor"):
         raise ValueError(
             f"ChmConnector works for one worker in the engine's process, not {parallel.world_size} "
-            f"under {backend or 'the default executor'!r}; {_TIER}"
+            f"under {executor!r}: with one, give --distributed-executor-backend {_UNIPROC}; "
+            f"with more, {_TIER}"
         )
     groups: Iterable[Any] = cache.kv_cache_groups if cache is not None else ()
     kinds = [type(group.kv_cache_spec).__name__ for group in groups]
