@@ -44,6 +44,7 @@ from chm.connectors.tier import Tier
 
 log = logging.getLogger("chm")
 _TIER = "use the tier (chm.connectors.vllm) instead"
+_UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
 @dataclass
@@ -175,21 +176,20 @@ class ChmConnector(KVConnectorBase_V1):  # type: ignore[misc]
         from chm.connectors.direct import tensors
 
         [group] = self._cache.kv_cache_groups
-        planes = {
-            name: tensors.planes_of(kv_caches[name], self._cache.num_blocks)
-            for name in group.layer_names
-            if name in kv_caches
+        blocks = self._cache.num_blocks
+        own = {name: kv_caches[name] for name in group.layer_names if name in kv_caches}
+        layers = {
+            name: tensors.layer_of(tensors.planes_of(one, blocks)) for name, one in own.items()
         }
-        layers = {name: tensors.layer_of(one) for name, one in planes.items()}
         layout = Layout.of(
             {name: layer.block_bytes for name, layer in layers.items()},
             group.kv_cache_spec.block_size,
             self.options.block_size,
             self.options.layers_per_object,
         )
-        shapes = [tensors.describe(one) for one in planes.values()]
+        shapes = [tensors.describe(one, blocks) for one in own.values()]
         name = str(self._naming(layout, shapes))
-        device = next(iter(planes.values()))[0].device
+        device = next(iter(own.values())).device
         largest = max(layout.object_bytes)
         nbytes = self.options.staging()
         staging = Staging(largest, nbytes, tensors.staging_memory(nbytes, device))
@@ -271,10 +271,12 @@ def _refuse(config: Any, cache: Any) -> None:
     """Raise ValueError for what this connector cannot do."""
     parallel = config.parallel_config
     backend = parallel.distributed_executor_backend
-    if parallel.world_size > 1 or backend not in (None, "uni"):
+    executor = str(getattr(backend, "__name__", backend)).rpartition(".")[2]
+    if parallel.world_size > 1 or executor not in ("None", "uni", "UniProcExecutor"):
         raise ValueError(
             f"ChmConnector works for one worker in the engine's process, not {parallel.world_size} "
-            f"under {backend or 'the default executor'!r}; {_TIER}"
+            f"under {executor!r}: with one, give --distributed-executor-backend {_UNIPROC}; "
+            f"with more, {_TIER}"
         )
     groups: Iterable[Any] = cache.kv_cache_groups if cache is not None else ()
     kinds = [type(group.kv_cache_spec).__name__ for group in groups]

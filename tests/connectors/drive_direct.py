@@ -74,14 +74,14 @@ class DirectDriver:
         self.mover = Mover(self.tier, self.layout, layers, Staging(each, STAGING), direct=direct)
         self.planner = Planner(self.layout, self.tier)
         self._blocks: dict[int, list[int]] = {}
+        self._asked = ""
         self._numbers = itertools.count(1)
         self._names = itertools.count(1)
 
     def lookup(self, numbers: Sequence[int]) -> list[bool]:
-        name = f"look {next(self._numbers)}"
-        tokens = self.planner.match(request(name, numbers), 0)
-        found = tokens // TOKENS
-        self.planner.finished(name)
+        self.planner.finished(self._asked)  # its hint has held until here, also for a load
+        self._asked = f"look {next(self._numbers)}"
+        found = self.planner.match(request(self._asked, numbers), 0) // TOKENS
         return [i < found for i in range(len(numbers))]
 
     def _hold(self, rows: Rows) -> tuple[int, list[list[int]]]:

@@ -20,9 +20,8 @@ from bench.serving import engine
 
 def main() -> None:
     job: dict[str, Any] = json.loads(sys.argv[1])
-    llm = engine.make_llm(
-        Path(job["model"]), job["transfer"], job["own_process"], disable_log_stats=False
-    )
+    settings = {"disable_log_stats": False, **job.get("settings", {})}
+    llm = engine.make_llm(Path(job["model"]), job["transfer"], job["own_process"], **settings)
     answers = [engine.ask(llm, prompt) for prompt in job["prompts"]]
     if job["again"]:
         for prompt in job["prompts"]:

@@ -372,7 +372,7 @@ def test_what_was_not_read_by_the_deadline_is_lost(
 
 
 def test_without_staging_memory_a_save_is_skipped(driver: DirectDriver) -> None:
-    driver.mover.staging = Staging(ROW // 4, 10 * ROW // 4)  # two chunks and a half
+    driver.mover.saver.staging = Staging(ROW // 4, 10 * ROW // 4)  # two chunks and a half
     driver.store(range(3), rows_of(3))
     assert ends(driver) == [[True, True, False]]
     assert driver.mover.stats().chunks_skipped == 1
@@ -383,15 +383,15 @@ def test_without_staging_memory_a_save_is_skipped(driver: DirectDriver) -> None:
 
 def test_behind_a_gap_nothing_is_saved(driver: DirectDriver) -> None:
     mover = driver.mover
-    mover.staging = Staging(ROW // 4, ROW)
+    mover.saver.staging = staging = Staging(ROW // 4, ROW)
     driver.rows.update(zip(range(4), rows_of(4), strict=True))
     mover.save([Save("r", hashes([0, 1]), [[0], [1]], None, [0, 1])])
-    until(lambda: mover.turn() is None and mover.staging.free == 4)
+    until(lambda: mover.turn() is None and staging.free == 4)
     mover.save([Save("r", hashes([2]), [[2]], hashes([1])[0], [0, 1, 2])])
     assert mover.told() == [Ended("r", "save", [True, False]), Ended("r", "save", [False])]
     mover.finished(["r"])
     mover.save([Save("r", hashes([2]), [[2]], hashes([1])[0], [0, 1, 2])])
-    until(lambda: mover.turn() is None and mover.staging.free == 4)
+    until(lambda: mover.turn() is None and staging.free == 4)
     assert mover.told() == [Ended("r", "save", [True])]
 
 
@@ -407,10 +407,10 @@ def test_saving_goes_on_while_the_engine_rests(driver: DirectDriver) -> None:
 
 def test_nothing_is_put_before_its_copy_is_over(driver: DirectDriver) -> None:
     over = threading.Event()
-    driver.mover._fence = lambda: over.is_set
+    driver.mover.saver.fence = lambda: over.is_set
     rows = rows_of(2)
     driver.store(range(2), rows)
-    until(lambda: driver.mover._thread is not None and driver.mover._thread.is_alive())
+    until(lambda: driver.mover.saver._thread is not None)
     assert driver.told() == []
     assert driver.lookup(range(2)) == [False, False]
     over.set()

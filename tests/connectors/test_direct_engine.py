@@ -25,6 +25,8 @@ from bench.serving import engine
 from chm.connectors import Tier, TierOptions
 from chm.connectors.direct.mover import MoverStats
 
+UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"  # the CPU's default has two processes
+
 __all__ = ["bounded", "model"]  # fixtures
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
@@ -82,9 +84,12 @@ class Running:
         mover.turn()
         old = mover.tier
         old.close(60.0)  # what comes late is waited for
-        mover.tier = self.scheduler._planner.tier = Tier(
-            old.options.replace(**changes), old.namespace
-        )
+        self.use(Tier(old.options.replace(**changes), old.namespace))
+
+    def use(self, tier: Tier) -> None:
+        """All parts of the connector take this one from now on."""
+        for part in (self.mover, self.mover.saver, self.scheduler._planner):
+            part.tier = tier
 
     def since(self, before: MoverStats) -> dict[str, int]:
         """What the counters have gained."""
@@ -294,7 +299,7 @@ def test_a_damaged_file_costs_what_is_behind(healthy: Running) -> None:
         at = memory.find(third[4096:8192].tobytes())
         assert at >= 0
         memory[at + 7] ^= 1
-    healthy.mover.tier = healthy.scheduler._planner.tier = Tier(tier.options, tier.namespace)
+    healthy.use(Tier(tier.options, tier.namespace))
     before = healthy.mover.stats()
     again = healthy.ask_store(tokens)
     assert again.tokens == whole.tokens
@@ -324,6 +329,8 @@ def live(
     """Start an engine, ask it, and let it end."""
     job = {"model": str(model), "transfer": transfer, "own_process": own_process}
     job |= {"prompts": prompts, "again": transfer is not None}
+    if transfer is not None:
+        job["settings"] = {"distributed_executor_backend": UNIPROC}
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("engine_child.py")), json.dumps(job)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -367,9 +374,9 @@ def test_what_it_cannot_do_is_refused_with_the_way_out(running: Running) -> None
     def set_(part: str, name: str, value: Any) -> Callable[[Any], None]:
         return lambda config: setattr(getattr(config, part), name, value)
 
-    with pytest.raises(ValueError, match=r"one worker .* not 2 .* use the tier"):
+    with pytest.raises(ValueError, match=r"one worker .* not 2 .*, use the tier"):
         made(set_("parallel_config", "world_size", 2))
-    with pytest.raises(ValueError, match=r"under 'mp'; use the tier"):
+    with pytest.raises(ValueError, match=r"under 'mp': with one, give .*UniProcExecutor"):
         made(set_("parallel_config", "distributed_executor_backend", "mp"))
     cache = copy.deepcopy(running.worker._cache)
     cache.kv_cache_groups *= 2

@@ -3,7 +3,8 @@
 
     layout   which object holds which layers of which tokens
     plan     the scheduler's half: what is there, what to load, what to save
-    mover    the worker's half: loads in the order of layers, saves through staging memory
+    mover    the worker's half: loads in the order of layers
+    saver    and saves, through staging memory
     memory   where the engine keeps KV, if the host can reach it, and staging memory
     tensors  the same for torch tensors on any device
 

@@ -11,18 +11,13 @@ told nothing writes to its blocks.
     into the engine's memory itself, if the host can write there; else into staging slots, from
     where each step is copied when it is there
 
-A save: copied into staging slots at once -> (the copy is over) -> put -> its slots are free again.
-Without free slots it is skipped, and with it what the same request would save later: the blocks
-behind a gap are of no use. It is tried again when the tokens come by again in another request.
-
-All calls are made by the engine's thread. One thread of ours moves puts on while the engine has
-nothing to do and calls nothing; it touches no slots and no loads.
+Saves are in saver.py; here is what they have to do with loads. All calls are made by the engine's
+thread.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,8 +27,8 @@ from typing import Any
 from chm.connectors.direct.layout import Layout
 from chm.connectors.direct.memory import Fence, Layer, Staging
 from chm.connectors.direct.plan import Load, Save
+from chm.connectors.direct.saver import Saver
 from chm.connectors.tier import BATCH, Done, Tier
-from chm.errors import ChmError
 from chm.stats import Record
 
 log = logging.getLogger("chm")
@@ -41,7 +36,14 @@ log = logging.getLogger("chm")
 KEYS_OUT = 2048
 """Keys of loads that are with the store at a time; of all its users it takes 16384, in 256 jobs."""
 _PATIENCE_S = 0.05
-_PAUSE_S = 0.001
+_COUNTED = (
+    "loads",
+    "loads_failed",
+    "chunks_loaded",
+    "chunks_failed",
+    "layer_waits",
+    "wait_ns",
+)
 
 
 @dataclass(frozen=True)
@@ -104,17 +106,6 @@ class _Reading:
         return [i for i, ok in enumerate(self.ok) if ok]
 
 
-@dataclass
-class _Saving:
-    """A save whose bytes are being copied, or put."""
-
-    keys: list[bytes]
-    buffers: list[Any]
-    slots: list[int]
-    save: Save
-    chunks: int
-
-
 class Mover:
     """``layers``: the engine's memory by name. ``fence()`` tells when copies are over.
     ``direct``: read into the engine's memory itself where the host can write there."""
@@ -130,6 +121,7 @@ class Mover:
     ) -> None:
         self.tier, self.layout, self.layers, self.staging = tier, layout, dict(layers), staging
         self._fence: Any = fence or (lambda: lambda: True)
+        self.saver = Saver(tier, layout, self.layers, staging, self._fence)
         self._direct = direct and all(layer.parts([]) is not None for layer in layers.values())
         self._readings: dict[int, _Reading] = {}
         self._numbers = 0
@@ -137,14 +129,9 @@ class Mover:
         self._told: list[Ended] = []
         self._invalid: set[int] = set()
         self._poisoned: set[int] = set()  # blocks that failed in this step
-        self._broken: set[str] = set()
-        self._copying: deque[tuple[Fence, _Saving]] = deque()
         self._draining: deque[tuple[Fence, list[int]]] = deque()
-        self._counts = dict.fromkeys(MoverStats.__dataclass_fields__, 0)
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._counts = dict.fromkeys(_COUNTED, 0)
         self._closing = False
-        self._thread: threading.Thread | None = None
 
     def _count(self, **changes: int) -> None:
         for name, change in changes.items():
@@ -152,7 +139,13 @@ class Mover:
 
     def stats(self) -> MoverStats:
         """A copy of the counters."""
-        return MoverStats(**self._counts)
+        saves = self.saver
+        return MoverStats(
+            **self._counts,
+            chunks_saved=saves.saved,
+            chunks_not_saved=saves.not_saved,
+            chunks_skipped=saves.skipped,
+        )
 
     # -- loads ---------------------------------------------------------------------------------
 
@@ -262,6 +255,10 @@ class Mover:
         lost = len(ok) - good
         self._count(loads_failed=lost > 0, chunks_loaded=good, chunks_failed=lost)
 
+    def _free_copied(self) -> None:
+        while self._draining and self._draining[0][0]():
+            self.staging.give_back(self._draining.popleft()[1])
+
     def wait_layer(self, name: str) -> None:
         """Return when this layer, and those before it, of all loads is there, or has failed."""
         if self._readings:
@@ -293,92 +290,22 @@ class Mover:
     # -- saves ---------------------------------------------------------------------------------
 
     def save(self, saves: Sequence[Save]) -> None:
-        """Copy these out of the engine's memory, and put them. Never waits for the drive."""
-        for save in saves:
-            if self._poisoned and not self._poisoned.isdisjoint(save.context):
-                continue  # computed from what was not loaded: the host does it again
-            fit = min(len(save.chunks), self.staging.free // len(self.layout.groups))
-            if save.request in self._broken:
-                fit = 0
-            if fit < len(save.chunks):
-                self._broken.add(save.request)
-                self._count(chunks_skipped=len(save.chunks) - fit)
-            if fit:
-                self._copy(save, fit)
-            else:
-                self._told.append(Ended(save.request, "save", [False] * len(save.chunks)))
-        if saves:
-            self._start()
+        """Copy these out of the engine's memory, and put them. Never waits for the drive.
 
-    def _copy(self, save: Save, chunks: int) -> None:
-        saving = _Saving([], [], [], save, chunks)
-        for chunk, blocks in zip(save.chunks[:chunks], save.blocks, strict=False):
-            for group, names in enumerate(self.layout.groups):
-                slot = self.staging.take()
-                out = self.staging.of(slot, self.layout.object_bytes[group])
-                at = 0
-                for name in names:
-                    nbytes = self.layers[name].block_bytes * len(blocks)
-                    self.layers[name].gather(blocks, out[at : at + nbytes])
-                    at += nbytes
-                saving.keys.append(self.layout.key(chunk, group))
-                saving.buffers.append(out)
-                saving.slots.append(slot)
-        with self._lock:
-            self._copying.append((self._fence(), saving))
-        self._put_copied()
-
-    def _put_copied(self) -> None:
-        """Put what has been copied, in order."""
-        with self._lock:
-            while self._copying and self._copying[0][0]():
-                _, saving = self._copying.popleft()
-                before = saving.save.after
-                after = None if before is None else self.layout.ends(before)
-                self.tier.put(saving, saving.keys, saving.buffers, after=after)
+        What was computed from blocks that failed to load in this step is left out: the host
+        computes it again.
+        """
+        sound = [save for save in saves if self._poisoned.isdisjoint(save.context)]
+        for save in self.saver.save(sound):
+            self._told.append(Ended(save.request, "save", [False] * len(save.chunks)))
 
     def _saved(self, done: Done) -> None:
-        saving: _Saving = done.tag
-        self.staging.give_back(saving.slots)
-        width = len(self.layout.groups)
-        ok = [all(done.ok[i * width : (i + 1) * width]) for i in range(saving.chunks)]
-        good = sum(ok)
-        self._count(chunks_saved=good, chunks_not_saved=len(ok) - good)
-        skipped = [False] * (len(saving.save.chunks) - len(ok))
-        self._told.append(Ended(saving.save.request, "save", ok + skipped))
-
-    def _free_copied(self) -> None:
-        while self._draining and self._draining[0][0]():
-            self.staging.give_back(self._draining.popleft()[1])
+        save, ok = self.saver.ended(done)
+        self._told.append(Ended(save.request, "save", ok))
 
     def finished(self, requests: Iterable[str]) -> None:
         """These requests are over."""
-        self._broken.difference_update(requests)
-
-    # -- the thread ----------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="chm-saves", daemon=True)
-            self._thread.start()
-        self._wake.set()
-
-    def _run(self) -> None:
-        """A put of many objects is submitted part by part; see that the next part follows."""
-        while not self._closing:
-            self._wake.wait()
-            self._wake.clear()
-            while not self._closing:
-                try:
-                    self._put_copied()
-                    idle = self.tier.wait(1.0)
-                except ChmError as error:
-                    log.warning("saving stopped: %s", error)
-                    return
-                if self._copying:
-                    time.sleep(_PAUSE_S)
-                elif idle:
-                    break
+        self.saver.finished(requests)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -387,12 +314,7 @@ class Mover:
         if self._closing:
             return []
         self._closing = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-        while self._copying:
-            self._put_copied()
-            time.sleep(_PAUSE_S)
+        self.saver.close()
         for done in self.tier.close():
             if done.op == "put":
                 self._saved(done)

@@ -19,28 +19,35 @@ from chm.connectors.direct.memory import Bytes, Fence, HostLayer, Layer
 
 def planes_of(tensor: Any, blocks: int) -> list[Any]:
     """Planes of a layer's tensor. ValueError: it has another shape, or blocks with gaps."""
+    return [_as_it_lies(plane) for plane in _named(tensor, blocks)]
+
+
+def _named(tensor: Any, blocks: int) -> list[Any]:
     if tensor.shape[0] == blocks:
-        planes = [tensor]
-    elif tensor.ndim > 1 and tensor.shape[1] == blocks:
-        planes = list(tensor.unbind(0))
-    elif tensor.shape[0] % blocks == 0:  # attention cuts blocks into smaller ones
-        planes = [tensor.unflatten(0, (blocks, -1))]
-    else:
-        raise ValueError(f"KV of shape {tuple(tensor.shape)}: no dimension has {blocks} blocks")
-    return [_as_it_lies(plane) for plane in planes]
+        return [tensor]
+    if tensor.ndim > 1 and tensor.shape[1] == blocks:
+        return list(tensor.unbind(0))
+    if tensor.shape[0] % blocks == 0:  # attention cuts blocks into smaller ones
+        return [tensor.unflatten(0, (blocks, -1))]
+    raise ValueError(f"KV of shape {tuple(tensor.shape)}: no dimension has {blocks} blocks")
+
+
+def _order(plane: Any) -> list[int]:
+    """Dimensions of a block, outermost in memory first."""
+    return sorted(range(1, plane.ndim), key=plane.stride, reverse=True)
 
 
 def _as_it_lies(plane: Any) -> Any:
-    order = sorted(range(1, plane.ndim), key=lambda i: plane.stride(i), reverse=True)
-    plane = plane.permute(0, *order)
+    plane = plane.permute(0, *_order(plane))
     if not plane[0].is_contiguous():
         raise ValueError(f"KV of shape {tuple(plane.shape)}: the bytes of a block have gaps")
     return plane
 
 
-def describe(planes: Sequence[Any]) -> str:
+def describe(tensor: Any, blocks: int) -> str:
     """What must be equal for one engine to read what another wrote."""
-    return "+".join(f"{plane.dtype}{tuple(plane.shape[1:])}" for plane in planes)
+    planes = _named(tensor, blocks)
+    return "+".join(f"{p.dtype}{tuple(p.shape[1:])}{_order(p)}" for p in planes)
 
 
 def layer_of(planes: Sequence[Any]) -> Layer:
