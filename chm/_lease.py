@@ -55,3 +55,25 @@ class Lease:
         views = (self._seen,) if self._seen is not None else ()
         self._seen = None
         self._door.garbage.append((views, call, args))
+
+
+class HeldLease(Lease):
+    """One that a with block gives back, or leaves to be given back if an exception looks at it."""
+
+    __slots__ = ()
+
+    def release(self) -> None:
+        """Give it back. Twice is fine. BufferError while a view lives."""
+        raise NotImplementedError
+
+    def _abandon(self) -> None:
+        """What is left of it goes when its views have gone."""
+        raise NotImplementedError
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.release()
+        except BufferError:
+            if kind is None:
+                raise
+            self._abandon()  # the traceback holds views

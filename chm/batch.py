@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from chm._door import BUSY, Door
 from chm._ffi import NULL, ffi
-from chm._lease import Lease
+from chm._lease import HeldLease
 from chm.errors import Busy, WouldBlock, check
 from chm.read import UNDECIDED
 from chm.request import issue_options
@@ -39,7 +39,7 @@ _VIEW = np.dtype([("data", np.uint64), ("len", np.uint64), ("offset", np.uint64)
 _PENDING = -errno.ETIMEDOUT
 
 
-class Batch(Lease):
+class Batch(HeldLease):
     """Made by ``Device.batch``. ``addr``, ``length``, ``req`` are uint64 arrays, ``status`` int32.
 
     The arrays are the batch's own memory: look at them, fill ``addr`` and ``length`` in place if
@@ -227,14 +227,6 @@ class Batch(Lease):
 
     def __enter__(self) -> Batch:
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            self.release()
-        except BufferError:
-            if kind is None:
-                raise
-            self._abandon()  # the traceback holds views
 
     def _abandon(self) -> None:
         n, self._n = self._n, 0

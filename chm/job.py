@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chm._ffi import ffi, lib
-from chm._lease import Lease
+from chm._lease import HeldLease
 from chm.errors import ChmError, Closed, WaitTimeout, check, error_of, keys_failed
 from chm.units import seconds_to_ns
 
@@ -245,7 +245,7 @@ class Job:
                 raise  # else the traceback holds views: given back when they are gone
 
 
-class ObjectLease(Lease):
+class ObjectLease(HeldLease):
     """A stored object in the window: read only, no copy, its own until released.
 
     It is one piece unless the object is split on the device. A context manager.
@@ -313,14 +313,6 @@ class ObjectLease(Lease):
 
     def __enter__(self) -> ObjectLease:
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            self.release()
-        except BufferError:
-            if kind is None:
-                raise
-            self._abandon()  # the traceback holds views
 
     def _abandon(self) -> None:
         lease, self._id = self._id, 0

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_kv_grow.c - a device and the store on it become larger (chm_grow, option grow): what is there
- * stays, the new space is used, and what is not the device is refused with nothing changed.
+ * test_kv_grow.c - a device and the store on it become larger (chm_grow, option grow): what is
+ * there stays, the new space is used, and what is not the device is refused with nothing changed.
  */
 #include "store/kv_rig.h"
 
