@@ -43,6 +43,7 @@ _SKIPS = {
     errno.ENOLINK: "skipped_chain",
     errno.ETIME: "skipped_late",
 }
+_EVICTING = (errno.ENOSPC, errno.EMFILE)  # a store makes room, which takes it a moment
 _LOOK_S = 0.02  # how often a request that waits to be admitted looks for hints to cancel
 
 
@@ -354,7 +355,8 @@ class Manager:
         for attempt in range(retries + 1):
             before = keys[done - 1] if done else after
             timeout = None if attempt == 0 else retry_s
-            outcome = self._put_once(request, keys[done:], buffers[done:], before, timeout)
+            final = attempt == retries
+            outcome = self._put_once(request, keys[done:], buffers[done:], before, timeout, final)
             stored, duplicate = stored + outcome.stored, duplicate + outcome.duplicate
             done = stored + duplicate
             if done == len(keys):
@@ -370,10 +372,11 @@ class Manager:
         buffers: list[Any],
         after: bytes | None,
         timeout: float | None,
+        final: bool,
     ) -> PutOutcome:
         sizes = [memoryview(b).nbytes for b in buffers]
         grants = self._master.reserve(request, keys, sizes, after)
-        statuses = self._put_granted(request, keys, buffers, grants, after, timeout)
+        statuses = self._put_granted(request, keys, buffers, grants, after, timeout, final)
         good = next((i for i, status in enumerate(statuses) if status < 0), len(keys))
         put = [k for k, g in zip(keys[:good], grants, strict=False) if g.status == GRANTED]
         answers = self._master.publish(request, put) if put else []
@@ -392,8 +395,13 @@ class Manager:
         grants: Sequence[Grant],
         after: bytes | None,
         timeout: float | None,
+        final: bool,
     ) -> list[int]:
-        """Put runs of keys that were granted on one node; a status for each key."""
+        """Put runs of keys that were granted on one node; a status for each key.
+
+        The master is told what a node refused; but not a lack of space that nobody waited for and
+        that the next attempt will wait for: the node evicts meanwhile.
+        """
         statuses = [-errno.ENOLINK] * len(keys)
         for first, end, grant in _runs(grants):
             if grant.status == REFUSED:
@@ -409,7 +417,8 @@ class Manager:
             some = self._put_run(node, keys[first:end], buffers[first:end], before, timeout)
             statuses[first:end] = some
             if bad := [status for status in some if status < 0]:
-                self._master.refused(node.number, bad[0])
+                if final or timeout is not None or -bad[0] not in _EVICTING:
+                    self._master.refused(node.number, bad[0])
                 break
         return statuses
 

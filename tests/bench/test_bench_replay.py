@@ -144,6 +144,7 @@ def test_a_smaller_store_hits_less_and_says_so(rig: Rig, invoke: Invoke, tmp_pat
     small = ("--block", "256KiB", "--capacity", "16MiB", "--png", str(chart))
     total = rig.replay(invoke, *small)["total"]
     assert 0 < total["usable"] < total["possible"]
+    assert total["skipped"] == 0, "puts wait until the stores have evicted"
     assert total["verified_bytes"] == total["usable"] * (256 << 10)
     assert chart.read_bytes().startswith(b"\x89PNG")
 

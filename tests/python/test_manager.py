@@ -393,6 +393,18 @@ def test_skipped_writes_are_counted_and_put_again() -> None:
         assert parents[key(n + 1)] == key(n)
 
 
+def test_a_full_store_that_can_evict_is_waited_for() -> None:
+    """A put that may wait for room does so: one refusal for lack of space, which it had not waited
+    for, does not turn the whole pool away for a second."""
+    with House(2) as house:
+        for first in range(1, 1001, 100):
+            data = list(blocks(first, 100, SIZE))
+            outcome = house.manager.put(str(first), keys(first, 100), data, retries=3, retry_s=30.0)
+            assert (outcome.stored, outcome.missing) == (100, [])
+        assert house.pool.nodes[0].store.stats().evicted > 0
+        assert house.manager.stats().skipped_no_node == 0
+
+
 def test_putting_again_what_is_there() -> None:
     """F31: counted as duplicates, written once."""
     with House(2) as house:
