@@ -26,7 +26,7 @@ from .workload import Workload
 
 START_S = 300.0
 ANSWER_S = 180.0
-_STOP_S = 60.0
+_STOP_S = 180.0
 _LOG_LINES = 25
 
 
@@ -171,7 +171,11 @@ class Engine:
     # -- ending ----------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End in order: the engine, then its server. Raises Failed if one does not end."""
+        """End in order: the engine, then its server. Raises Failed if one does not end. Who has
+        nothing on a drive has nothing to put in order."""
+        if not self.arm.drive:
+            self.kill()
+            return
         if self._worker is not None and self._worker.stdin is not None:
             self._worker.stdin.close()
             self._await_end(self._worker, "its engine")

@@ -101,6 +101,7 @@ def main(argv: list[str]) -> None:
     for line in sys.stdin:
         print(json.dumps(answer(llm, config, json.loads(line))), file=reply)
     llm.llm_engine.engine_core.shutdown()
+    os._exit(0)  # what is left would take seconds to take apart, and holds nothing of worth
 
 
 if __name__ == "__main__":
