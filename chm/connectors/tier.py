@@ -188,9 +188,9 @@ class Tier:
         """Read each object into its buffer (or list of buffers), of exactly its length; the number
         of the task. The buffers are the task's until it was reported. Raises Closed."""
         buffers = list(buffers)
-        task = self._new(tag, "get", keys, buffers)
         copy = not self.options.direct
         with self._lock:
+            task = self._new(tag, "get", keys, buffers)
             task.hints = self._hints.use(keys)
             for first in range(0, len(keys), BATCH):
                 part = buffers[first : first + BATCH]
@@ -221,8 +221,8 @@ class Tier:
         and those behind it with it. Without ``chain`` none depends on another. Raises Closed.
         """
         buffers = list(buffers)
-        task = self._new(tag, "put", keys, buffers)
         with self._lock:
+            task = self._new(tag, "put", keys, buffers)
             task.in_turn = chain
             task.behind = self._putting.get(after) if after else None
             self._putting.update(dict.fromkeys(task.keys, task))
@@ -249,8 +249,8 @@ class Tier:
 
     def delete(self, tag: Any, keys: Sequence[bytes]) -> int:
         """Drop objects, a task like the others. What was not there counts as a failure."""
-        task = self._new(tag, "delete", keys, [b""] * len(keys))
         with self._lock:
+            task = self._new(tag, "delete", keys, [b""] * len(keys))
             for first in range(0, len(keys), BATCH):
                 some = task.keys[first : first + BATCH]
                 submit = partial(self.store.delete, self._ns, some)
@@ -259,14 +259,14 @@ class Tier:
         return task.number
 
     def _new(self, tag: Any, op: str, keys: Sequence[bytes], buffers: Sequence[Any]) -> Task:
+        """A task without parts: with the lock held until it has some, or it would end at once."""
         if len(keys) != len(buffers):
             raise ValueError(f"{len(keys)} keys, but {len(buffers)} buffers")
-        with self._lock:
-            if self.closed:
-                raise Closed(errno.ESHUTDOWN, "the tier is closed")
-            task = Task(self._numbers + 1, tag, op, keys, buffers, self.options.deadline_s)
-            self._numbers += 1
-            self._running[task.number] = task
+        if self.closed:
+            raise Closed(errno.ESHUTDOWN, "the tier is closed")
+        task = Task(self._numbers + 1, tag, op, keys, buffers, self.options.deadline_s)
+        self._numbers += 1
+        self._running[task.number] = task
         return task
 
     def _start(self, task: Task, first: int, submit: Callable[[], Job]) -> bool:
