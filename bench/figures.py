@@ -115,6 +115,7 @@ def _store() -> Iterator[Figure]:
     yield Figure(
         "store: checksums, warm", "store.sum", "warm_cpu_s_per_gib", "<=", 0.05, "CPU-s/GiB"
     )
+    yield Figure("store: put, 16m, full, simulated", "store.put.sim", "ratio", ">=", 0.97, "x")
     for way in ("put", "get"):
         row = f"store.{way}.16m"
         yield Figure(f"store: {way}, 16m", row, "ratio", ">=", 0.97, "x", "ratio_min", "ratio_max")

@@ -452,14 +452,89 @@ static void compare(struct run *r, const char *name, struct bench_span (*bare)(s
     bench_clear(&rate);
 }
 
+/* A store behind the bare part of the device. */
+static void store_make(struct run *r, uint64_t base)
+{
+    struct chm_store_format_options f;
+    struct chm_store_options so;
+    struct chm_error err = {0};
+
+    chm_store_format_options_init(&f);
+    chm_store_options_init(&so);
+    f.base = so.base = base;
+    if (chm_store_format(r->dev, &f, &err) < 0 ||
+        chm_store_open(r->dev, &so, &r->store, &err) < 0) {
+        bench_die("store: %s", err.text);
+    }
+    bench_check(chm_store_namespace(r->store, "bench", 5, 0, &r->ns), "namespace");
+}
+
+/* ns that the drive takes for a segment without a store. */
+static uint64_t sim_bare(struct run *r)
+{
+    uint64_t begin = chm_now(r->dev);
+
+    for (uint64_t at = 0; at < SEGMENT; at += BENCH_MIB) {
+        int rc;
+
+        while ((rc = chm_write(r->dev, at, r->memory + at, BENCH_MIB)) == -EAGAIN) {
+            chm_step(r->dev, chm_now(r->dev) + 200000);
+        }
+        bench_check(rc, "write");
+    }
+    bench_check(chm_flush(r->dev, UINT64_MAX), "flush");
+    return chm_now(r->dev) - begin;
+}
+
+/* Puts into a full store in virtual time, where only the drive takes any: what is lost is barriers
+ * and waiting for space. Every figure repeats exactly. */
+static void sim_put_row(const struct bench_args *a)
+{
+    struct run r = {.args = a, .n = SEGMENT / OBJECT};
+    struct chm_stats before, after;
+    struct chm_options o;
+    uint64_t bare = 0, ours = 0, full = HALF / SEGMENT + 1, n = 4;
+
+    chm_options_init(&o);
+    o.media = "sim";
+    o.sim.capacity_bytes = HALF + SEGMENT + BENCH_MIB;
+    o.sim.volatile_cache = 1;
+    o.sim.barrier_ns = 300000;
+    o.dram_bytes = 136 * BENCH_MIB;
+    o.write_buffer_bytes = 64 * BENCH_MIB;
+    r.dev = bench_dev_open(&o);
+    r.memory = bench_alloc(SEGMENT);
+    memset(r.memory, 1, SEGMENT);
+    store_make(&r, SEGMENT);
+    for (uint64_t k = 0; k < full; k++) {
+        store_put(&r);
+    }
+    bench_check(chm_stats(r.dev, &before), "stats");
+    for (uint64_t k = 0; k < n; k++) {
+        uint64_t begin = chm_now(r.dev);
+
+        store_put(&r);
+        ours += chm_now(r.dev) - begin;
+    }
+    bench_check(chm_stats(r.dev, &after), "stats");
+    for (uint64_t k = 0; k < n; k++) {
+        bare += sim_bare(&r);
+    }
+    bench_row("store.put.sim");
+    bench_num("ratio", (double)bare / (double)ours);
+    bench_num("barriers_per_gib", (double)(after.barriers - before.barriers) * (double)BENCH_GIB /
+                                      (double)(n * SEGMENT));
+    bench_row_end();
+    bench_check(chm_store_close(r.store, UINT64_MAX), "close");
+    bench_dev_close(r.dev);
+    free(r.memory);
+}
+
 static void io_rows(const struct bench_args *a)
 {
     static struct bench_disk disk;
     struct run r = {.args = a, .half = a->quick ? HALF_QUICK : HALF, .n = SEGMENT / OBJECT};
-    struct chm_store_format_options f;
-    struct chm_store_options so;
     struct chm_options o;
-    struct chm_error err = {0};
 
     bench_disk_make(&disk, a, 2 * r.half);
     bench_disk_fill(&disk);
@@ -470,13 +545,7 @@ static void io_rows(const struct bench_args *a)
     for (uint64_t at = 0; at < SEGMENT; at += BENCH_PAGE) {
         bench_content_fill(&disk.content, at, r.memory + at, BENCH_PAGE);
     }
-    chm_store_format_options_init(&f);
-    chm_store_options_init(&so);
-    f.base = so.base = r.half;
-    if (chm_store_format(r.dev, &f, &err) < 0 || chm_store_open(r.dev, &so, &r.store, &err) < 0) {
-        bench_die("store: %s", err.text);
-    }
-    bench_check(chm_store_namespace(r.store, "bench", 5, 0, &r.ns), "namespace");
+    store_make(&r, r.half);
     compare(&r, "store.put.16m", bare_put, store_put);
     compare(&r, "store.get.16m", bare_get, store_get);
     bench_check(chm_store_close(r.store, UINT64_MAX), "close");
@@ -508,6 +577,9 @@ int main(int argc, char **argv)
     }
     if (bench_wanted(&a, "store.publish")) {
         publish_row(&a);
+    }
+    if (bench_wanted(&a, "store.put.sim")) {
+        sim_put_row(&a);
     }
     if (any_wanted(&a, index, sizeof(index) / sizeof(index[0]))) {
         index_rows(&a);
