@@ -7,6 +7,8 @@ Jobs run on the store's own threads, without the interpreter; submitting and dra
 
     get: all jobs at once.        put: one job after the other, each hangs on the one before.
 
+A job for which the store has no place (it takes 256) waits for one, until the deadline.
+
 After a task was reported nothing touches its buffers. A key whose get failed for whatever reason is
 a miss from then on, until it was put again or a minute has passed, so that a host that looks up
 once more computes it instead of trying for ever.
@@ -29,7 +31,7 @@ from functools import partial
 from typing import Any
 
 from chm.connectors.config import SharedStore, TierOptions
-from chm.errors import ChmError
+from chm.errors import Busy, ChmError, Closed, Forked
 from chm.job import Job
 from chm.stats import Record
 from chm.units import parse_size
@@ -39,6 +41,7 @@ MISS_S = 60.0
 GRACE_S = 1.0  # that closing waits beyond the deadline of jobs
 _HINT_MOST = 128 << 20
 _WAIT_S = 0.05
+_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ class _Task:
         self.begin = time.monotonic()
         self.deadline_s = 0.0
         self.jobs: deque[tuple[int, Job]] = deque()  # first key, job; in order
-        self.later: deque[Callable[[], None]] = deque()  # parts of a put that were not started
+        self.later: deque[Callable[[], bool]] = deque()  # parts that were not started, in order
+        self.in_turn = op == "put"  # a part waits for the one before, and is given up with it
         self.hints: set[_Hint] = set()
         self.other: list[bytes] = []  # keys stored with another length than they are read with
 
@@ -116,6 +120,10 @@ class _Task:
         for error in job.errors.values():
             self.fail(error)
             break
+
+    def may_start(self) -> bool:
+        """Whether the next part may be submitted now."""
+        return bool(self.later) and not (self.in_turn and (self.jobs or self.error))
 
     def left_s(self) -> float:
         return max(self.deadline_s - (time.monotonic() - self.begin), 0.0)
@@ -172,7 +180,10 @@ class Tier:
     # -- looking up ----------------------------------------------------------------------------
 
     def exists(self, keys: Sequence[bytes]) -> list[bool]:
-        """Whether each key is there; asks the store for 32 at a time. Counts as no use."""
+        """Whether each key is there; asks the store for 32 at a time. Counts as no use. Nothing is
+        there when the tier is closed: a host that still asks shall be able to end."""
+        if self.closed:
+            return [False] * len(keys)
         found: list[bool] = []
         for first in range(0, len(keys), BATCH):
             found += self.store.exists(self._ns, list(keys[first : first + BATCH])).tolist()
@@ -201,6 +212,7 @@ class Tier:
     def mark_missing(self, keys: Sequence[bytes]) -> None:
         """Answer "not there" for these until they are put, or a minute has passed."""
         with self._lock:
+            self._forget_misses()
             until = time.monotonic() + MISS_S
             for key in keys:
                 self._missing.pop(key, None)
@@ -225,7 +237,7 @@ class Tier:
         with self._lock:
             self._expire_hints()
             room = min(self._hint_bytes - self._hint_used, _HINT_MOST)
-            if request in self._hints or room <= 0:
+            if self.closed or request in self._hints or room <= 0:
                 return 0
             some = [key for key in keys[:BATCH] if key not in self._hinted]
             sizes = self.store.sizes(self._ns, some).tolist() if some else []
@@ -286,7 +298,8 @@ class Tier:
 
     def get(self, tag: Any, keys: Sequence[bytes], buffers: Sequence[Any]) -> int:
         """Read each object into its buffer (or list of buffers), of exactly its length; the number
-        of the task. The buffers are the task's until it was reported."""
+        of the task. The buffers are the task's until it was reported. Raises Closed."""
+        buffers = list(buffers)
         task = self._new(tag, "get", keys, buffers)
         copy = not self.options.direct
         with self._lock:
@@ -296,15 +309,16 @@ class Tier:
                     task.hints.add(hint)
                     hint.users += 1
             for first in range(0, len(keys), BATCH):
-                self._get_part(task, first, list(buffers[first : first + BATCH]), copy)
+                part = buffers[first : first + BATCH]
+                task.later.append(partial(self._get_part, task, first, part, copy))
             self._begun(task)
         return task.number
 
-    def _get_part(self, task: _Task, first: int, buffers: list[Any], copy: bool) -> None:
+    def _get_part(self, task: _Task, first: int, buffers: list[Any], copy: bool) -> bool:
         some = task.keys[first : first + BATCH]
         copy = copy or any(key in self._hinted for key in some)  # else the drive reads it twice
         left = task.left_s()
-        self._start(
+        return self._start(
             task, first, lambda: self.store.get(self._ns, some, buffers, copy=copy, timeout=left)
         )
 
@@ -320,38 +334,43 @@ class Tier:
 
         ``after`` is the key before the first; it is left out of account if it is not there. A block
         that finds no room by the deadline is refused, and those behind it with it. Without
-        ``chain`` none depends on another.
+        ``chain`` none depends on another. Raises Closed.
         """
+        buffers = list(buffers)
         task = self._new(tag, "put", keys, buffers)
+        task.in_turn = chain
         with self._lock:
             for first in range(0, len(keys), BATCH):
+                part = buffers[first : first + BATCH]
                 if not chain:
-                    self._put_alone(task, first, list(buffers[first : first + BATCH]))
+                    task.later.append(partial(self._put_alone, task, first, part))
                     continue
                 before = task.keys[first - 1] if first else after
-                part = list(buffers[first : first + BATCH])
                 task.later.append(partial(self._put_part, task, first, part, before))
             self._begun(task)
         return task.number
 
-    def _put_part(self, task: _Task, first: int, buffers: list[Any], before: bytes | None) -> None:
+    def _put_part(self, task: _Task, first: int, buffers: list[Any], before: bytes | None) -> bool:
         some = task.keys[first : first + BATCH]
-        if before is not None and not self.store.exists(self._ns, [before])[0]:
-            if first:
-                task.fail("the block before it was not stored")
-                return
-            before = None
-        self._start(
-            task,
-            first,
-            lambda: self.store.put(
-                self._ns, some, buffers, parent=before, wait=True, timeout=task.left_s()
-            ),
-        )
 
-    def _put_alone(self, task: _Task, first: int, buffers: list[Any]) -> None:
-        some, left = task.keys[first : first + BATCH], task.deadline_s
-        self._start(
+        def submit() -> Job:
+            known = before is not None and bool(self.store.exists(self._ns, [before])[0])
+            if first and not known:
+                raise ValueError("the block before it was not stored")
+            return self.store.put(
+                self._ns,
+                some,
+                buffers,
+                parent=before if known else None,
+                wait=True,
+                timeout=task.left_s(),
+            )
+
+        return self._start(task, first, submit)
+
+    def _put_alone(self, task: _Task, first: int, buffers: list[Any]) -> bool:
+        some, left = task.keys[first : first + BATCH], task.left_s()
+        return self._start(
             task,
             first,
             lambda: self.store.put(self._ns, some, buffers, wait=True, chain=False, timeout=left),
@@ -363,7 +382,8 @@ class Tier:
         with self._lock:
             for first in range(0, len(keys), BATCH):
                 some = task.keys[first : first + BATCH]
-                self._start(task, first, partial(self.store.delete, self._ns, some))
+                submit = partial(self.store.delete, self._ns, some)
+                task.later.append(partial(self._start, task, first, submit))
             self._begun(task)
         return task.number
 
@@ -371,6 +391,8 @@ class Tier:
         if len(keys) != len(buffers):
             raise ValueError(f"{len(keys)} keys, but {len(buffers)} buffers")
         with self._lock:
+            if self.closed:
+                raise Closed(errno.ESHUTDOWN, "the tier is closed")
             self._numbers += 1
             task = _Task(self._numbers, tag, op, keys)
             task.deadline_s = self.options.deadline_s
@@ -378,15 +400,19 @@ class Tier:
             self._running[task.number] = task
         return task
 
-    def _start(self, task: _Task, first: int, submit: Callable[[], Job]) -> None:
-        """Submit a job of a task. One that cannot even be submitted is a failure of its keys."""
+    def _start(self, task: _Task, first: int, submit: Callable[[], Job]) -> bool:
+        """Submit a job of a task; False: the store has as many as it may, so try again later. One
+        that cannot be submitted at all is a failure of its keys."""
         try:
             job = submit()
         except (ChmError, ValueError, TypeError) as error:
+            if isinstance(error, Busy) and task.left_s() > 0:
+                return False
             task.fail(error)
-            return
+            return True
         task.jobs.append((first, job))
         job.on_end(self.on_progress)
+        return True
 
     def _begun(self, task: _Task) -> None:
         self._settle(task)
@@ -397,7 +423,7 @@ class Tier:
 
     def drain(self) -> list[Done]:
         """Tasks that have ended since the last time. Does not wait."""
-        self.store.poll()
+        self._poll()
         with self._lock:
             for task in list(self._running.values()):
                 self._settle(task)
@@ -405,17 +431,25 @@ class Tier:
             ended, self._ended = self._ended, deque()
         return [task.done() for task in ended]
 
+    def _poll(self) -> None:
+        try:
+            self.store.poll()
+        except (Closed, Forked):
+            pass  # nothing goes on any more
+
     def _settle(self, task: _Task) -> None:
         """Take what has ended; start what is next; end it if nothing is left."""
         while task.number in self._running:
             while task.jobs and task.jobs[0][1].told():
                 task.take(*task.jobs.popleft())
-            if task.jobs:
+            if task.may_start():
+                if not task.later[0]():
+                    return
+                task.later.popleft()
+            elif task.jobs:
                 return
-            if task.later and not task.error:
-                task.later.popleft()()
-                continue
-            self._end(task)
+            else:
+                self._end(task)
 
     def _end(self, task: _Task) -> None:
         del self._running[task.number]
@@ -464,19 +498,16 @@ class Tier:
         """Wait until no task runs; whether that came true. They still have to be drained."""
         end = None if timeout is None else time.monotonic() + timeout
         for _ in self._waits(end):
-            self.store.poll()
+            self._poll()
             with self._lock:
                 for task in list(self._running.values()):
                     self._settle(task)
                 if not self._running:
                     return True
                 jobs = [job for task in self._running.values() for _, job in task.jobs]
-            for job in jobs[:1]:
-                try:
-                    job.wait(_WAIT_S)
-                except ChmError as error:
-                    if error.errno != errno.ETIMEDOUT:
-                        raise
+            if self.store.closed:
+                return False
+            _wait_a_little(jobs)
         return False
 
     def _waits(self, end: float | None) -> Iterator[None]:
@@ -510,7 +541,8 @@ class Tier:
                 if hint.users == 0:
                     self._drop(hint, "hints_cancelled")
         timeout = self.options.deadline_s + GRACE_S if timeout is None else timeout
-        self.wait(timeout)
+        if not self.wait(timeout) and not self.store.closed:
+            self._cancel_running()
         done = self.drain()
         with self._lock:
             for task in list(self._running.values()):
@@ -522,6 +554,17 @@ class Tier:
         self._shared.give_back(timeout)
         return done
 
+    def _cancel_running(self) -> None:
+        """What did not end in time ends early: once it was reported nothing may write its memory,
+        though the store stays open if another tier uses it."""
+        with self._lock:
+            for task in self._running.values():
+                task.later.clear()
+                task.fail(os.strerror(errno.ESHUTDOWN))
+                for _, job in task.jobs:
+                    job.cancel()
+        self.wait(GRACE_S)
+
     def __enter__(self) -> Tier:
         return self
 
@@ -531,6 +574,18 @@ class Tier:
 
 def _nothing() -> None:
     pass
+
+
+def _wait_a_little(jobs: Sequence[Job]) -> None:
+    """For the first of these; without any, for whatever else fills the store."""
+    if not jobs:
+        time.sleep(_PAUSE_S)
+        return
+    try:
+        jobs[0].wait(_WAIT_S)
+    except ChmError as error:
+        if error.errno != errno.ETIMEDOUT and not isinstance(error, (Closed, Forked)):
+            raise
 
 
 def _nbytes(buffer: Any) -> int:

@@ -4,46 +4,16 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tier_rig import KIB, MIB, Make, fill, finish, keys, rows
 
 import chm
-from chm.connectors import Done, Naming, Tier, TierOptions, key_of
+from chm.connectors import Naming, Tier, TierOptions, key_of
 from chm.connectors.naming import weights_identity
-
-KIB = 1 << 10
-MIB = 1 << 20
-Make = Callable[..., Tier]
-
-
-def keys(first: int, n: int) -> list[bytes]:
-    return [key_of(b"%d" % number) for number in range(first, first + n)]
-
-
-def rows(first: int, n: int, nbytes: int = 64 * KIB) -> Any:
-    return np.stack(
-        [
-            np.random.default_rng(i).integers(0, 256, nbytes, np.uint8)
-            for i in range(first, first + n)
-        ]
-    )
-
-
-def finish(tier: Tier) -> list[Done]:
-    assert tier.wait(30.0)
-    return tier.drain()
-
-
-def fill(tier: Tier, first: int, n: int, nbytes: int = 64 * KIB) -> Any:
-    data = rows(first, n, nbytes)
-    tier.put("fill", keys(first, n), list(data))
-    [done] = finish(tier)
-    assert done.good, done.error
-    return data
 
 
 def test_put_and_get(tier: Tier) -> None:
