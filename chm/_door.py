@@ -60,10 +60,15 @@ BUSY = -errno.EALREADY
 _NO_ANSWER = frozenset(rc + add for rc in (BUSY, *_TURNED_AWAY) for add in (0, 1 << 64))
 
 
+_open_gates: set[Any] = set()
+
+
 class Gate:
     """Whether calls may go in, and who is inside (csrc/host/gate.h).
 
-    Closing shuts it first, then waits until it is empty.
+    Closing shuts it first, then waits until it is empty. Until it is shut its memory stays: what
+    was dropped open is closed later (``Door.__del__``), and by then a collector of cycles has run
+    the finalisers of everything that was dropped with it.
     """
 
     __slots__ = ("c",)
@@ -73,10 +78,12 @@ class Gate:
         if not gate:
             raise MemoryError
         self.c = ffi.gc(gate, lib.chm_gate_free)
+        _open_gates.add(self.c)
 
     def shut(self, error: int) -> None:
         """Turn every call away with this errno, unless there is another already."""
         lib.chm_gate_shut(self.c, error)
+        _open_gates.discard(self.c)
 
     def wait_empty(self, seconds: float) -> bool:
         """Whether everybody left in time; a waiter does so after its slice."""

@@ -111,6 +111,7 @@ class House:
             if self.place[0]:
                 door.c.store_close(self.place[0], seconds_to_ns(30.0))
             self.state = "closed"
+            self.own.shut(errno.ESHUTDOWN)
             door.stores.discard(self)
             raise
         if log.isEnabledFor(logging.WARNING):

@@ -8,6 +8,8 @@ Jobs run on the store's own threads, without the interpreter; submitting and dra
     get: all jobs at once.        put: one job after the other, each hangs on the one before; the
                                   first waits for a put of the key that it hangs on.
 
+A job for which the store has no place (it takes 256) waits for one, until the deadline.
+
 After a task was reported nothing touches its buffers. A key whose get failed for whatever reason is
 a miss from then on, until it was put again or a minute has passed, so that a host that looks up
 once more computes it instead of trying for ever.
@@ -30,7 +32,7 @@ from functools import partial
 from typing import Any
 
 from chm.connectors.config import SharedStore, TierOptions
-from chm.errors import ChmError, Closed
+from chm.errors import Busy, ChmError, Closed, Forked
 from chm.job import Job
 from chm.stats import Record
 from chm.units import parse_size
@@ -40,6 +42,7 @@ MISS_S = 60.0
 GRACE_S = 1.0  # that closing waits beyond the deadline of jobs
 _HINT_MOST = 128 << 20
 _WAIT_S = 0.05
+_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class _Task:
         self.begin = time.monotonic()
         self.deadline_s = 0.0
         self.jobs: deque[tuple[int, Job]] = deque()  # first key, job; in order
-        self.later: deque[Callable[[], None]] = deque()  # parts of a put that were not started
+        self.later: deque[Callable[[], bool]] = deque()  # parts that were not started, in order
         self.hints: set[_Hint] = set()
         self.behind: _Task | None = None  # a put of what this one hangs on, until it has ended
         self.over = False
@@ -118,6 +121,10 @@ class _Task:
         for error in job.errors.values():
             self.fail(error)
             break
+
+    def may_start(self) -> bool:
+        """Whether the next part may be submitted now."""
+        return bool(self.later) and (self.op == "get" or not (self.jobs or self.error))
 
     def left_s(self) -> float:
         return max(self.deadline_s - (time.monotonic() - self.begin), 0.0)
@@ -172,10 +179,13 @@ class Tier:
     # -- looking up ----------------------------------------------------------------------------
 
     def exists(self, keys: Sequence[bytes], count: bool = True) -> list[bool]:
-        """Whether each key is there; asks the store for 32 at a time. Counts as no use.
+        """Whether each key is there; asks the store for 32 at a time. Counts as no use. Nothing is
+        there when the tier is closed: a host that still asks shall be able to end.
 
         ``count`` is for questions that are no look-up of a request: False leaves the counters.
         """
+        if self.closed:
+            return [False] * len(keys)
         found: list[bool] = []
         for first in range(0, len(keys), BATCH):
             found += self.store.exists(self._ns, list(keys[first : first + BATCH])).tolist()
@@ -200,6 +210,7 @@ class Tier:
     def mark_missing(self, keys: Sequence[bytes]) -> None:
         """Answer "not there" for these until they are put, or a minute has passed."""
         with self._lock:
+            self._forget_misses()
             until = time.monotonic() + MISS_S
             for key in keys:
                 self._missing.pop(key, None)
@@ -224,7 +235,7 @@ class Tier:
         with self._lock:
             self._expire_hints()
             room = min(self._hint_bytes - self._hint_used, _HINT_MOST)
-            if request in self._hints or room <= 0:
+            if self.closed or request in self._hints or room <= 0:
                 return 0
             some = [key for key in keys[:BATCH] if key not in self._hinted]
             sizes = self.store.sizes(self._ns, some).tolist() if some else []
@@ -273,7 +284,8 @@ class Tier:
 
     def get(self, tag: Any, keys: Sequence[bytes], buffers: Sequence[Any]) -> int:
         """Read each object into its buffer (or list of buffers), of exactly its length; the number
-        of the task. The buffers are the task's until it was reported."""
+        of the task. The buffers are the task's until it was reported. Raises Closed."""
+        buffers = list(buffers)
         task = self._new(tag, "get", keys, buffers)
         copy = not self.options.direct
         with self._lock:
@@ -283,15 +295,16 @@ class Tier:
                     task.hints.add(hint)
                     hint.users += 1
             for first in range(0, len(keys), BATCH):
-                self._get_part(task, first, list(buffers[first : first + BATCH]), copy)
+                part = buffers[first : first + BATCH]
+                task.later.append(partial(self._get_part, task, first, part, copy))
             self._settle(task)
         return task.number
 
-    def _get_part(self, task: _Task, first: int, buffers: list[Any], copy: bool) -> None:
+    def _get_part(self, task: _Task, first: int, buffers: list[Any], copy: bool) -> bool:
         some = task.keys[first : first + BATCH]
         copy = copy or any(key in self._hinted for key in some)  # else the drive reads it twice
         left = task.left_s()
-        self._start(
+        return self._start(
             task, first, lambda: self.store.get(self._ns, some, buffers, copy=copy, timeout=left)
         )
 
@@ -302,24 +315,25 @@ class Tier:
 
         ``after`` is the key before the first; it is left out of account if it is not there and
         no put that goes on has it. A block that finds no room by the deadline is refused,
-        and those behind it with it.
+        and those behind it with it. Raises Closed.
         """
+        buffers = list(buffers)
         task = self._new(tag, "put", keys, buffers)
         with self._lock:
             task.behind = self._putting.get(after) if after else None
             self._putting.update(dict.fromkeys(task.keys, task))
             for first in range(0, len(keys), BATCH):
                 before = task.keys[first - 1] if first else after
-                part = list(buffers[first : first + BATCH])
+                part = buffers[first : first + BATCH]
                 task.later.append(partial(self._put_part, task, first, part, before))
             self._settle(task)
         return task.number
 
-    def _put_part(self, task: _Task, first: int, buffers: list[Any], before: bytes | None) -> None:
+    def _put_part(self, task: _Task, first: int, buffers: list[Any], before: bytes | None) -> bool:
         some = task.keys[first : first + BATCH]
 
         def submit() -> Job:
-            known = before is not None and self.store.exists(self._ns, [before])[0]
+            known = before is not None and bool(self.store.exists(self._ns, [before])[0])
             if first and not known:
                 raise ValueError("the block before it was not stored")
             return self.store.put(
@@ -331,12 +345,14 @@ class Tier:
                 timeout=task.left_s(),
             )
 
-        self._start(task, first, submit)
+        return self._start(task, first, submit)
 
     def _new(self, tag: Any, op: str, keys: Sequence[bytes], buffers: Sequence[Any]) -> _Task:
         if len(keys) != len(buffers):
             raise ValueError(f"{len(keys)} keys, but {len(buffers)} buffers")
         with self._lock:
+            if self.closed:
+                raise Closed(errno.ESHUTDOWN, "the tier is closed")
             self._numbers += 1
             task = _Task(self._numbers, tag, op, keys)
             task.deadline_s = self.options.deadline_s
@@ -344,12 +360,16 @@ class Tier:
             self._running[task.number] = task
         return task
 
-    def _start(self, task: _Task, first: int, submit: Callable[[], Job]) -> None:
-        """Submit a job of a task. One that cannot even be submitted is a failure of its keys."""
+    def _start(self, task: _Task, first: int, submit: Callable[[], Job]) -> bool:
+        """Submit a job of a task; False: the store has as many as it may, so try again later. One
+        that cannot be submitted at all is a failure of its keys."""
         try:
             task.jobs.append((first, submit()))
         except (ChmError, ValueError, TypeError) as error:
+            if isinstance(error, Busy) and task.left_s() > 0:
+                return False
             task.fail(error)
+        return True
 
     # -- what has ended ------------------------------------------------------------------------
 
@@ -366,8 +386,8 @@ class Tier:
     def _poll(self) -> None:
         try:
             self.store.poll()
-        except Closed:
-            pass  # the process ends, and the store was closed first: all of its jobs have ended
+        except (Closed, Forked):
+            pass  # nothing goes on any more
 
     def _settle(self, task: _Task) -> None:
         """Take what has ended; start what is next; end it if nothing is left."""
@@ -377,12 +397,14 @@ class Tier:
         while not task.over:
             while task.jobs and task.jobs[0][1].told():
                 task.take(*task.jobs.popleft())
-            if task.jobs:
+            if task.may_start():
+                if not task.later[0]():
+                    return
+                task.later.popleft()
+            elif task.jobs:
                 return
-            if task.later and not task.error:
-                task.later.popleft()()
-                continue
-            self._end(task)
+            else:
+                self._end(task)
 
     def _end(self, task: _Task) -> None:
         del self._running[task.number]
@@ -441,12 +463,9 @@ class Tier:
                 if not awaited:
                     return True
                 jobs = [job for each in awaited for _, job in each.jobs]
-            for job in jobs[:1]:
-                try:
-                    job.wait(_WAIT_S)
-                except ChmError as error:
-                    if error.errno != errno.ETIMEDOUT:
-                        raise
+            if self.store.closed:
+                return False
+            _wait_a_little(jobs)
         return False
 
     def _waits(self, end: float | None) -> Iterator[None]:
@@ -480,7 +499,8 @@ class Tier:
                 if hint.users == 0:
                     self._drop(hint, "hints_cancelled")
         timeout = self.options.deadline_s + GRACE_S if timeout is None else timeout
-        self.wait(timeout)
+        if not self.wait(timeout) and not self.store.closed:
+            self._cancel_running()
         done = self.drain()
         with self._lock:
             for task in list(self._running.values()):
@@ -492,11 +512,34 @@ class Tier:
         self._shared.give_back(timeout)
         return done
 
+    def _cancel_running(self) -> None:
+        """What did not end in time ends early: once it was reported nothing may write its memory,
+        though the store stays open if another tier uses it."""
+        with self._lock:
+            for task in self._running.values():
+                task.later.clear()
+                task.fail(os.strerror(errno.ESHUTDOWN))
+                for _, job in task.jobs:
+                    job.cancel()
+        self.wait(GRACE_S)
+
     def __enter__(self) -> Tier:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _wait_a_little(jobs: Sequence[Job]) -> None:
+    """For the first of these; without any, for whatever else fills the store."""
+    if not jobs:
+        time.sleep(_PAUSE_S)
+        return
+    try:
+        jobs[0].wait(_WAIT_S)
+    except ChmError as error:
+        if error.errno != errno.ETIMEDOUT and not isinstance(error, (Closed, Forked)):
+            raise
 
 
 def _nbytes(buffer: Any) -> int:

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import logging
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import vllm
-from vllm.config import get_current_vllm_config_or_none
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.v1.kv_offload.base import (
     Locality,
@@ -323,21 +322,24 @@ def _detector(detector: Any) -> dict[str, Any]:
 
 
 def namespace(spec: Any, row_bytes: int, options: TierOptions) -> str:
-    """All that makes a row what it is, but the tokens; those, and an adapter's name, are in keys.
+    """All that vLLM says of what makes a row what it is, but the tokens: those, and the name of an
+    adapter, are in its keys. It says nothing of revisions, overrides and online quantization.
 
-    vLLM's minor version is part of it: it may lay out the engine's blocks in another way.
+    vLLM's minor version is part of it: another may lay out the engine's blocks in another way.
     """
     config = spec.config
     parallel = config.parallel
-    current = get_current_vllm_config_or_none()
-    model = getattr(current, "model_config", None)
-    name = config.model.name
+    model = config.model.name
+    if not options.identity and not os.path.isdir(model):
+        log.warning(
+            "vLLM tells no revision of %s: say which weights these are, identity=...", model
+        )
     return str(
         Naming(
             "vllm",
-            model=name,
+            model=model,
             dtype=config.model.dtype,
-            weights=options.identity or weights_identity(name, getattr(model, "revision", None)),
+            weights=options.identity or weights_identity(model),
             version=".".join(vllm.__version__.split(".")[:2]),
             tp=parallel.tp_size,
             pp=parallel.pp_size,
@@ -354,17 +356,6 @@ def namespace(spec: Any, row_bytes: int, options: TierOptions) -> str:
                 config.canonical_layout,
             ],
             groups=[[g.tokens_per_block, list(g.layer_names)] for g in config.groups],
-            computed=_computed(model),
             salt=options.salt,
         )
     )
-
-
-def _computed(model: Any) -> Any:
-    """How the model computes, where it is known: its own type, and configuration with overrides."""
-    if model is None:
-        return None
-    whole = getattr(model, "hf_config", None)
-    fields = {} if whole is None else {**whole.to_dict(), "transformers_version": None}
-    text = json.dumps(fields, sort_keys=True, default=str)
-    return [str(getattr(model, "dtype", "")), str(getattr(model, "quantization", "")), text]

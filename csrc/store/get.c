@@ -20,8 +20,34 @@
 
 /* ---- begin and end of a task */
 
+/* Header buffers that were left come back when the device has let go of them. */
+static void heads_take_back(struct chm_store *s)
+{
+    for (uint32_t i = 0; i < KV_HEADS && s->heads_left != 0; i++) {
+        uint64_t bit = UINT64_C(1) << i;
+
+        if ((s->heads_left & bit) && chm_door_is_gone(s->head_read[i].cell, s->head_read[i].gen)) {
+            s->heads_left &= ~bit;
+            s->heads_used &= ~bit;
+        }
+    }
+}
+
+bool chm_kv_heads_gone(const struct chm_store *s, uint64_t arg)
+{
+    bool gone = true;
+
+    (void)arg;
+    for (uint32_t i = 0; i < KV_HEADS; i++) {
+        gone = gone && (!(s->heads_left >> i & 1) ||
+                        chm_door_is_gone(s->head_read[i].cell, s->head_read[i].gen));
+    }
+    return gone;
+}
+
 static int32_t head_take(struct chm_store *s)
 {
+    heads_take_back(s);
     if (s->heads_used == UINT64_MAX) {
         return -1;
     }
@@ -39,6 +65,17 @@ static void head_give(struct chm_store *s, struct chm_kv_task *t)
         s->heads_used &= ~(UINT64_C(1) << t->head);
         t->head = -1;
     }
+}
+
+/* Its read goes on, into memory that is the store's: nobody has to wait for that. */
+static void head_leave(struct chm_store *s, struct chm_kv_task *t)
+{
+    struct chm_kv_cancelled *read = &s->head_read[t->head];
+
+    chm_door_cancel(s->dev, t->head_req, &read->cell, &read->gen);
+    s->heads_left |= UINT64_C(1) << t->head;
+    t->head_req = 0;
+    t->head = -1;
 }
 
 static uint8_t *head_of(const struct chm_store *s, const struct chm_kv_task *t)
@@ -245,12 +282,10 @@ static bool task_ending(struct chm_store *s, struct chm_kv_task *t)
         t->state = TASK_ENDING;
         chm_kv_xfers_cancel(s, t);
         if (t->head_req) {
-            chm_door_cancel(s->dev, t->head_req, &t->head_cell, &t->head_gen);
-            t->head_req = 0;
+            head_leave(s, t);
         }
     }
-    if (!chm_kv_xfers_gone(s, t) ||
-        (t->head_cell && !chm_door_is_gone(t->head_cell, t->head_gen))) {
+    if (!chm_kv_xfers_gone(s, t)) {
         return false;
     }
     task_fail(s, t);

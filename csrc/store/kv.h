@@ -100,6 +100,12 @@ struct chm_kv_evict {
     void (*touch)(struct chm_store *s, const uint32_t *numbers, uint32_t n);
 };
 
+/* A read that was cancelled, until the device has let go of its memory. */
+struct chm_kv_cancelled {
+    struct chm_cell *cell;
+    uint32_t gen;
+};
+
 /* One key of a get or lease job (get.c). */
 struct chm_kv_task {
     struct chm_link link;
@@ -118,9 +124,7 @@ struct chm_kv_task {
     uint32_t xfer_first, xfer_last; /* in the order of their offsets; CHM_KV_NONE: none */
     int32_t head;                   /* header buffer, -1: none */
     int32_t error;
-    uint64_t head_req;          /* 0: none is on its way */
-    struct chm_cell *head_cell; /* of a header read that was cancelled */
-    uint32_t head_gen;
+    uint64_t head_req; /* 0: none is on its way */
     uint8_t state;
 };
 
@@ -294,9 +298,11 @@ struct chm_store {
     uint32_t free_xfer;
     struct chm_kv_lease *leases;
     uint32_t free_lease;
-    uint8_t *heads;       /* KV_HEADS buffers */
-    uint64_t head_stride; /* bytes of one */
-    uint64_t heads_used;  /* bitmap */
+    uint8_t *heads;                              /* KV_HEADS buffers */
+    uint64_t head_stride;                        /* bytes of one */
+    uint64_t heads_used;                         /* bitmap */
+    uint64_t heads_left;                         /* those whose task gave up while they were read */
+    struct chm_kv_cancelled head_read[KV_HEADS]; /* the reads of those left */
     struct chm_kv_putter put;
     struct chm_store_slow slow[CHM_STORE_SLOW_MAX];
     uint32_t slow_count;
@@ -494,6 +500,8 @@ uint64_t chm_kv_put_next_ns(const struct chm_store *s);
 /* ---- get.c */
 void chm_kv_get_submit(struct chm_store *s, struct chm_kv_job *j);
 bool chm_kv_get_step(struct chm_store *s);
+/* No header buffer is written to by a read whose task gave up. */
+bool chm_kv_heads_gone(const struct chm_store *s, uint64_t arg);
 
 /* ---- worker.c */
 /* Do what can be done now. */

@@ -337,6 +337,7 @@ static int give_up(struct chm_store *s)
 static int finish(struct chm_store *s, uint64_t deadline_ns)
 {
     int rc = s->crashed ? 0 : settle(s, deadline_ns);
+    int gone = s->crashed ? 0 : wait_always(s, chm_kv_heads_gone, deadline_ns);
 
     chm_kv_worker_stop(s);
     chm_kv_publish_close(s);
@@ -344,6 +345,9 @@ static int finish(struct chm_store *s, uint64_t deadline_ns)
         chm_door_end(s->dev, s->sync.flush, CHM_OP_RELEASE);
     }
     chm_door_unclaim(s->dev, s->base);
+    if (gone < 0) {
+        return gone; /* a read of a header hangs: what it writes to is kept, as in give_up */
+    }
     dispose(s);
     return rc;
 }

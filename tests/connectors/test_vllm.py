@@ -9,7 +9,6 @@ import itertools
 import mmap
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -297,24 +296,8 @@ def test_an_unknown_key_is_refused_with_the_nearest(make: Callable[..., Host]) -
         make(capacty="1GiB")
 
 
-@dataclass
-class HfConfig:
-    theta: float = 1e4
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"rope_theta": self.theta, "transformers_version": str(id(self))}
-
-
-def current(**changes: Any) -> Any:
-    model = {"revision": None, "dtype": "float32", "quantization": None, "hf_config": HfConfig()}
-    return lambda: SimpleNamespace(model_config=SimpleNamespace(**{**model, **changes}))
-
-
-def test_the_namespace_holds_what_changes_the_bytes(
-    options: TierOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def name(spec: Any = None, row: int = ROW, changes: Any = None, **more: Any) -> str:
-        monkeypatch.setattr(vllm, "get_current_vllm_config_or_none", current(**(changes or {})))
+def test_the_namespace_holds_what_changes_the_bytes(options: TierOptions) -> None:
+    def name(spec: Any = None, row: int = ROW, **more: Any) -> str:
         return str(vllm.namespace(spec or spec_of(Identity()), row, options.replace(**more)))
 
     def of(**changes: Any) -> Any:
@@ -328,10 +311,6 @@ def test_the_namespace_holds_what_changes_the_bytes(
         name(row=2 * ROW),
         name(salt="s"),
         name(identity="mine"),
-        name(changes={"revision": "abc"}),
-        name(changes={"dtype": "bfloat16"}),
-        name(changes={"quantization": "fp8"}),
-        name(changes={"hf_config": HfConfig(1e6)}),
         name(of(canonical_layout=True)),
         name(of(replicated_layout=True)),
         name(of(groups=(group,))),
@@ -339,6 +318,15 @@ def test_the_namespace_holds_what_changes_the_bytes(
         name(of(cache=SimpleNamespace(tokens_per_hash=32, blocks_per_chunk=2))),
     ]
     assert len(set(names)) == len(names)
+
+
+def test_a_name_from_a_hub_is_warned_of(
+    options: TierOptions, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for model, identity in [("org/model", "commit"), (str(tmp_path), ""), ("org/model", "")]:
+        assert not caplog.records
+        vllm.namespace(spec_of(Identity(model)), ROW, options.replace(identity=identity))
+    assert "identity=" in caplog.text
 
 
 # -- metrics ---------------------------------------------------------------------------------------

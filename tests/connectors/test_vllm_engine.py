@@ -32,15 +32,23 @@ CHUNKS = 7
 SERVED = CHUNKS * engine.CHUNK
 LENGTH = SERVED + 100
 ROW = engine.CHUNK * kv_bytes_per_token()
-HANG_S = 300
+HANG_S = 400
 
 
 def prompt(seed: int) -> list[int]:
     return random.Random(seed).choices(range(3, VOCABULARY), k=LENGTH)
 
 
-def regions() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("vllm_offload")}
+ENGINE = f"chm-test-{os.getpid()}"
+
+
+def connector(tier: dict[str, Any]) -> dict[str, Any]:
+    return {**engine.connector([tier]), "engine_id": ENGINE}
+
+
+def regions() -> list[str]:
+    """Shared memory that vLLM made for the engines of this test, and did not remove."""
+    return [name for name in os.listdir("/dev/shm") if ENGINE in name]
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +67,8 @@ def bounded() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Threads of OpenMP that wait for each other spin, for minutes where others want the cores.
+    os.environ.update(OMP_NUM_THREADS="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
     return write_model(tmp_path_factory.mktemp("model"))
 
 
@@ -72,7 +82,7 @@ class Running:
 
     def __init__(self, model: Path, path: Path) -> None:
         config = tier_at(path, type="DamagedTier", module_path="engine_tiers")
-        self.llm = engine.make_llm(model, engine.connector([config]))
+        self.llm = engine.make_llm(model, connector(config))
         self.core = self.llm.llm_engine.engine_core
         scheduler = self.core.engine_core.scheduler
         [self.manager] = scheduler.connector.connector_scheduler.manager.secondary_tiers
@@ -90,9 +100,10 @@ class Running:
         return self.ask(tokens)
 
     def same_split(self, tokens: list[int]) -> engine.Answer:
-        """What it says when the engine's own pool has what the tier will have."""
+        """What it says when the engine's own pool has what the tier will have; once per prompt,
+        since a prefix of which the tier has a part is computed in other pieces."""
         engine.forget(self.llm)
-        self.ask(tokens[:SERVED])
+        assert self.ask(tokens[:SERVED]).cached == 0
         found = self.ask(tokens)
         assert found.cached == SERVED
         return found
@@ -110,11 +121,11 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    before = regions()
     made = Running(model, tmp_path_factory.mktemp("tier") / "kv")
     yield made
+    assert regions()
     made.core.shutdown()
-    assert regions() == before
+    assert not regions()
 
 
 @pytest.fixture
@@ -124,13 +135,13 @@ def healthy(running: Running) -> Iterator[Running]:
     yield running
     running.manager.damage = None
     if running.tier.options != options:
-        running.reopen(device=options.device, deadline_s=options.deadline_s)
+        running.reopen(**options.to_dict())
 
 
 # -- hits ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_hit_gives_the_tokens_of_a_recompute(running: Running, seed: int) -> None:
     whole = running.ask(prompt(seed))
     assert whole.cached == 0
@@ -140,7 +151,7 @@ def test_a_hit_gives_the_tokens_of_a_recompute(running: Running, seed: int) -> N
     assert len(set(hit.tokens)) > 8  # a model whose output says something
 
 
-@pytest.mark.parametrize("seed", [11, 12, 13])
+@pytest.mark.parametrize("seed", [11, 12])
 def test_a_hit_gives_the_bits_of_one_in_the_engines_pool(running: Running, seed: int) -> None:
     reference = running.same_split(prompt(seed))
     hit = running.ask_tier(prompt(seed))
@@ -174,11 +185,18 @@ def another_prompts_chunk(rows: Any, chunks: list[int], alien: Any) -> None:
     rows[chunks[3]] = alien[3]
 
 
-@pytest.mark.parametrize("damage", [zero_a_page, swap_two_chunks, another_prompts_chunk])
-def test_a_wrong_byte_is_seen(healthy: Running, damage: Callable[..., None]) -> None:
+@pytest.fixture(scope="module")
+def alien(running: Running) -> Any:
+    return rows_of(running, prompt(20))
+
+
+DAMAGES = [zero_a_page, swap_two_chunks, another_prompts_chunk]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_wrong_byte_is_seen(healthy: Running, damage: Callable[..., None], alien: Any) -> None:
     """Else the test above says nothing."""
-    alien = rows_of(healthy, prompt(22))
-    tokens = prompt(21)
+    tokens = prompt(21 + DAMAGES.index(damage))
     reference = healthy.same_split(tokens)
     healthy.manager.damage = lambda rows, chunks: damage(rows, chunks, alien)
     broken = healthy.ask_tier(tokens)
@@ -192,10 +210,15 @@ def test_a_wrong_byte_is_seen(healthy: Running, damage: Callable[..., None]) -> 
 
 
 @pytest.mark.parametrize(("fault", "deadline_s"), [("err 5", 10.0), ("never", 0.5)])
-def test_what_cannot_be_read_is_computed(healthy: Running, fault: str, deadline_s: float) -> None:
-    """The drive reports errors, or hangs: a failed load is a miss, so nothing spins."""
+def test_what_cannot_be_read_is_computed(
+    healthy: Running, fault: str, deadline_s: float, tmp_path: Path
+) -> None:
+    """The drive reports errors, or hangs: a failed load is a miss, so nothing spins. On a file of
+    its own, which a process in which it hangs cannot open again."""
     tokens = prompt(31)
+    healthy.reopen(path=tmp_path / "kv")
     whole = healthy.ask(tokens)
+    assert whole.cached == 0
     healthy.reopen()
     script = f"{healthy.reads()}- read {fault}"
     healthy.reopen(device={"fault": {"script": script}}, deadline_s=deadline_s)
@@ -242,7 +265,7 @@ def live(
     path: str = "",
 ) -> tuple[list[engine.Answer], dict[str, float]]:
     """Start an engine, ask it, and let it end."""
-    transfer = None if tier is None else engine.connector([tier])
+    transfer = None if tier is None else connector(tier)
     job = {"model": str(model), "transfer": transfer, "own_process": own_process}
     job |= {"prompts": prompts, "again": again}
     search = os.pathsep.join([str(ROOT), path]) if path else str(ROOT)
@@ -278,7 +301,6 @@ def installed(folder: Path) -> str:
 def test_engines_that_start_anew_find_what_others_stored(model: Path, tmp_path: Path) -> None:
     """One without a tier; one with the engine in its own process, and the tier by entry point; and
     one in another life that finds the file."""
-    before = regions()
     prompts = [prompt(51), prompt(52)]
     plain, _ = live(model, None, prompts)
     file = tmp_path / "kv"
@@ -292,4 +314,4 @@ def test_engines_that_start_anew_find_what_others_stored(model: Path, tmp_path: 
     assert [a.cached for a in second] == [SERVED, SERVED]
     assert second == first[2:]
     assert metrics["vllm:kv_offload_chm_get_failed"] == 0
-    assert regions() == before
+    assert not regions()

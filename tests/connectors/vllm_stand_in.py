@@ -142,7 +142,6 @@ _MODULES: dict[str, tuple[Any, ...]] = {
     "vllm.v1.kv_offload.tiering.base": (JobResult, SecondaryTierManager, TransferJob),
     "vllm.v1.kv_offload.tiering.factory": (SecondaryTierFactory,),
     "vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics": (OffloadingConnectorStats,),
-    "vllm.config": (),
 }
 
 
@@ -156,7 +155,6 @@ def stand_in() -> Iterator[None]:
             name = ".".join(full.split(".")[:end])
             made.setdefault(name, ModuleType(name))
     made["vllm"].__version__ = "0.32.0"
-    made["vllm.config"].get_current_vllm_config_or_none = lambda: None
     for full, things in _MODULES.items():
         for thing in things:
             setattr(made[full], thing.__name__, thing)
