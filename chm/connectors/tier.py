@@ -103,7 +103,8 @@ class Tier:
     # -- looking up ----------------------------------------------------------------------------
 
     def exists(self, keys: Sequence[bytes], count: bool = True) -> list[bool]:
-        """Whether each key is there; asks the store for 32 at a time. Counts as no use.
+        """Whether each key is there; asks the store for 32 at a time. Counts as no use. Nothing is
+        there when the tier is closed: a host that still asks shall be able to end.
 
         Nothing is there when the tier is closed: a host that still asks shall be able to end.
         ``count`` is for questions that are no look-up of a request: False leaves the counters.

@@ -332,6 +332,24 @@ def test_a_lost_chunk_is_invalid_and_what_it_led_to_is_not_saved(open_driver: Op
     assert driver.lookup(range(5)) == [True] * 5
 
 
+def test_the_tier_waits_for_one_task_among_others(open_driver: Open) -> None:
+    filled = open_driver()
+    fill(filled, 2)
+    filled.close()
+    never = {"fault": {"script": f"{reads_to_open(open_driver)}- read never"}}
+    driver = open_driver(device=never, hints=False, deadline_s=600.0)
+    tier, keys = driver.tier, driver.layout.keys(hashes([0])[0])
+    driver.load([0], fresh_rows(1, ROW))
+    [hangs] = tier._running
+    misses = tier.get("misses", [bytes(16)], [np.zeros(1, np.uint8)])
+    assert tier.wait(20.0, misses)
+    assert not tier.wait(0.1, hangs)
+    assert not tier.wait(0.1)
+    assert [done.task for done in tier.drain()] == [misses]
+    assert tier.exists(keys, count=False) == [True] * 4
+    assert tier.stats().lookups == 0
+
+
 def test_few_keys_are_out_at_a_time(open_driver: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(movers, "KEYS_OUT", 50)
     driver = open_driver()

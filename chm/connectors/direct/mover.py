@@ -260,8 +260,9 @@ class Mover:
             self.staging.give_back(self._draining.popleft()[1])
 
     def wait_layer(self, name: str) -> None:
-        """Return when this layer, and those before it, of all loads is there, or has failed."""
-        if self._readings:
+        """Return when this layer, and those before it, of all loads is there, or has failed. A
+        layer that keeps no KV here has nothing to wait for."""
+        if self._readings and name in self.layout.group_of:
             self._wait(self.layout.group_of[name])
 
     def wait_loads(self) -> None:

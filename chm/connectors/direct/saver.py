@@ -140,6 +140,8 @@ class Saver:
                 except ChmError as error:
                     log.warning("saving stopped: %s", error)
                     return
+                if self.tier.store.closed:
+                    return
                 if self._copying:
                     time.sleep(_PAUSE_S)
                 elif idle:
