@@ -141,7 +141,7 @@ def test_all_that_can_be_hit_is_hit_and_checked(rig: Rig, invoke: Invoke) -> Non
 
 def test_a_smaller_store_hits_less_and_says_so(rig: Rig, invoke: Invoke, tmp_path: Path) -> None:
     chart = tmp_path / "chart.png"
-    small = ("--block", "256KiB", "--capacity", "16MiB", "--png", str(chart))
+    small = ("--block", "256KiB", "--capacity", "48MiB", "--png", str(chart))
     total = rig.replay(invoke, *small)["total"]
     assert 0 < total["usable"] < total["possible"]
     assert total["skipped"] == 0, "puts wait until the stores have evicted"

@@ -101,8 +101,10 @@ def test_killed_again_and_again_with_a_member_missing_in_between(rig: Rig, invok
 @pytest.mark.slow
 def test_a_member_that_stays_away(rig: Rig, invoke: Invoke) -> None:
     noted = rig.kill(len(rig.work().steps) // 2, "--sync", "1")
+    whole = rig.there()  # opens both, and so removes what the killed owner published
     rig.members[1].unlink()
     there = rig.there()
+    assert set() < there < whole
     shown = invoke(*rig.args("--resume"))
     assert "b.chm is missing" in shown.stderr.replace("\n", "")
     assert not rig.members[1].exists(), "no empty member takes its place"

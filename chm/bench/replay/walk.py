@@ -41,8 +41,8 @@ from chm.pool import format as format_member
 MIB = 1 << 20
 NAMESPACE = "chm-bench replay"
 ROOM = 1.6  # capacity of new members over what the objects need: they fill unevenly
-PUT_RETRIES = 8
-PUT_WAIT_S = 30.0
+PUT_RETRIES = 2
+PUT_WAIT_S = 10.0
 
 
 @dataclass(frozen=True)
