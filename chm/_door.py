@@ -59,16 +59,15 @@ BUSY = -errno.EALREADY
 # Some calls return unsigned numbers; there -errno is at the upper end.
 _NO_ANSWER = frozenset(rc + add for rc in (BUSY, *_TURNED_AWAY) for add in (0, 1 << 64))
 
-
-_open_gates: set[Any] = set()
+_not_shut: set[Any] = set()
 
 
 class Gate:
     """Whether calls may go in, and who is inside (csrc/host/gate.h).
 
-    Closing shuts it first, then waits until it is empty. Until it is shut its memory stays: what
-    was dropped open is closed later (``Door.__del__``), and by then a collector of cycles has run
-    the finalisers of everything that was dropped with it.
+    Closing shuts it first, then waits until it is empty. One that is not shut is kept alive: of a
+    cycle the collector finalises the parts in any order, and a gate freed before its door would
+    dangle when that is closed later.
     """
 
     __slots__ = ("c",)
@@ -78,12 +77,12 @@ class Gate:
         if not gate:
             raise MemoryError
         self.c = ffi.gc(gate, lib.chm_gate_free)
-        _open_gates.add(self.c)
+        _not_shut.add(self.c)
 
     def shut(self, error: int) -> None:
         """Turn every call away with this errno, unless there is another already."""
         lib.chm_gate_shut(self.c, error)
-        _open_gates.discard(self.c)
+        _not_shut.discard(self.c)
 
     def wait_empty(self, seconds: float) -> bool:
         """Whether everybody left in time; a waiter does so after its slice."""

@@ -104,6 +104,7 @@ class _Task:
         self.deadline_s = 0.0
         self.jobs: deque[tuple[int, Job]] = deque()  # first key, job; in order
         self.later: deque[Callable[[], bool]] = deque()  # parts that were not started, in order
+        self.in_turn = op == "put"  # a part waits for the one before, and is given up with it
         self.hints: set[_Hint] = set()
         self.behind: _Task | None = None  # a put of what this one hangs on, until it has ended
         self.over = False
@@ -124,7 +125,7 @@ class _Task:
 
     def may_start(self) -> bool:
         """Whether the next part may be submitted now."""
-        return bool(self.later) and (self.op == "get" or not (self.jobs or self.error))
+        return bool(self.later) and not (self.in_turn and (self.jobs or self.error))
 
     def left_s(self) -> float:
         return max(self.deadline_s - (time.monotonic() - self.begin), 0.0)

@@ -264,6 +264,13 @@ def test_closed(options: TierOptions) -> None:
     assert tier.drain() == tier.close() == []
 
 
+def test_closing_twice_leaves_the_store_to_the_other(tier_with: Make) -> None:
+    one, other = tier_with("one"), tier_with("other")
+    assert one.close() == one.close() == []
+    fill(other, 0, 2)
+    assert other.exists(keys(0, 2)) == [True, True]
+
+
 def test_closing_one_of_two_tiers_stops_its_jobs(
     tier_with: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,26 +63,6 @@ def test_a_forgotten_device_warns_and_is_closed_by_the_next_open(tmp_path) -> No
         assert np.array_equal(again.read(0, MIB), data)
 
 
-def test_a_forgotten_store_is_closed_with_its_device(tmp_path) -> None:
-    """The two hold each other, so the collector drops them as a cycle: it runs all finalisers of
-    that, and the device has to survive its own to be closed."""
-    path, data = tmp_path / "d.chm", pattern(MIB, 1)
-    chm.format(path, "64MiB")
-    dev = chm.open(path, thread=True, **SMALL)
-    chm.store.format(dev)
-    store = chm.Store(dev)
-    store.write(store.namespace("a"), bytes(16), data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        del dev, store
-        gc.collect()
-    scribble = [bytearray(b"\xa5" * n) for n in range(16, 512)]
-    with chm.open(path, thread=True, **SMALL) as dev, chm.Store(dev) as store:
-        assert store.info.clean
-        assert np.array_equal(store.read(store.namespace("a"), bytes(16)), data)
-    assert scribble
-
-
 def test_a_device_lives_while_its_requests_do(make) -> None:
     dev = chm.sim("8MiB", **SMALL)
     data = fill(dev, 0, MIB, seed=2)
