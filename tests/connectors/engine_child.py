@@ -3,7 +3,7 @@
 
     python engine_child.py '{"model": ..., "transfer": ..., "own_process": ..., "prompts": [...]}'
 
-The last line of its output is JSON: an answer for each prompt and, if ``again`` was said, for each
+Writes JSON into the file ``out``: an answer for each prompt and, if ``again`` was said, for each
 once more when the caches above the tiers were emptied; and vLLM's metrics of the tier.
 """
 
@@ -30,7 +30,8 @@ def main() -> None:
     if job["transfer"] is not None:
         engine.forget(llm)
     metrics = {m.name: m.value for m in llm.get_metrics() if "chm" in m.name}
-    print(json.dumps({"answers": [dataclasses.astuple(a) for a in answers], "metrics": metrics}))
+    said = {"answers": [dataclasses.astuple(a) for a in answers], "metrics": metrics}
+    Path(job["out"]).write_text(json.dumps(said))
 
 
 if __name__ == "__main__":
