@@ -340,7 +340,8 @@ def live(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    answers = json.loads(done.stdout.splitlines()[-1])["answers"]
+    [said] = [line for line in done.stdout.splitlines() if line.startswith('{"answers"')]
+    answers = json.loads(said)["answers"]
     return [engine.Answer(tuple(t), tuple(p), cached) for t, p, cached in answers]
 
 
