@@ -17,6 +17,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ import hypothesis
 import pytest
 
 TOP = Path(__file__).resolve().parent.parent
+sys.path.append(str(TOP))  # bench is not installed
 SANITIZER = os.environ.get("CHM_SAN", "")
 SCRATCH = Path(os.environ.get("CHM_TEST_DIR") or TOP / "build" / "test").resolve()
 BUILT = TOP / "build" / "c" / (SANITIZER or "plain")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ import click.testing
 import pytest
 
 from chm.bench.cli import cli
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # bench is not installed
 
 Invoke = Callable[..., click.testing.Result]
 Measure = Callable[..., dict[str, Any]]

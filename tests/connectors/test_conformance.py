@@ -131,12 +131,14 @@ def test_2_failed_is_a_miss_until_it_is_stored(rig: Rig, fault: str) -> None:
     rig.filled(1)
     driver = rig.open_faulty(f"{{reads}} read {fault}", deadline_s=0.3)
     assert get(driver, [0]) == [False]
-    driver.tier.options = driver.tier.options.replace(deadline_s=30.0)  # what is left is no race
+    short = driver.tier.options
+    driver.tier.options = short.replace(deadline_s=30.0)  # what is left is no race
     assert driver.lookup([0]) == [False]
     assert driver.lookup([0]) == [False]
     assert put(driver, [0]) == [True]
     assert driver.lookup([0]) == [True]
     assert get(driver, [0]) == [True]
+    driver.tier.options = short
 
 
 @pytest.mark.parametrize("fault", ["err 5", "never"])
