@@ -324,11 +324,15 @@ def third_chunk(running: Running, tokens: list[int]) -> Any:
 
 
 def live(
-    model: Path, transfer: dict[str, Any] | None, prompts: list[list[int]], own_process: bool
+    out: Path,
+    model: Path,
+    transfer: dict[str, Any] | None,
+    prompts: list[list[int]],
+    own_process: bool,
 ) -> list[engine.Answer]:
     """Start an engine, ask it, and let it end."""
     job = {"model": str(model), "transfer": transfer, "own_process": own_process}
-    job |= {"prompts": prompts, "again": transfer is not None}
+    job |= {"prompts": prompts, "again": transfer is not None, "out": str(out)}
     if transfer is not None:
         job["settings"] = {"distributed_executor_backend": UNIPROC}
     done = subprocess.run(
@@ -340,20 +344,19 @@ def live(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    [said] = [line for line in done.stdout.splitlines() if line.startswith('{"answers"')]
-    answers = json.loads(said)["answers"]
+    answers = json.loads(out.read_text())["answers"]
     return [engine.Answer(tuple(t), tuple(p), cached) for t, p, cached in answers]
 
 
 def test_engines_that_start_anew_find_what_others_stored(model: Path, tmp_path: Path) -> None:
     """One without a connector; one with the engine in its own process; and a later one."""
     prompts = [prompt(151)]
-    [plain] = live(model, None, prompts, False)
+    [plain] = live(tmp_path / "out", model, None, prompts, False)
     transfer = connector(tmp_path / "kv")
-    first, hit = live(model, transfer, prompts, True)
+    first, hit = live(tmp_path / "out", model, transfer, prompts, True)
     assert (first.cached, hit.cached) == (0, SERVED)
     assert first.tokens == hit.tokens == plain.tokens
-    later = live(model, transfer, prompts, False)
+    later = live(tmp_path / "out", model, transfer, prompts, False)
     assert [dataclasses.astuple(a) for a in later] == [dataclasses.astuple(hit)] * 2
 
 

@@ -42,13 +42,16 @@ def prompt(seed: int) -> list[int]:
 ENGINE = f"chm-test-{os.getpid()}"
 
 
-def connector(tier: dict[str, Any]) -> dict[str, Any]:
-    return {**engine.connector([tier]), "engine_id": ENGINE}
+CHILD = f"chm-child-{os.getpid()}"
 
 
-def regions() -> list[str]:
-    """Shared memory that vLLM made for the engines of this test, and did not remove."""
-    return [name for name in os.listdir("/dev/shm") if ENGINE in name]
+def connector(tier: dict[str, Any], name: str = ENGINE) -> dict[str, Any]:
+    return {**engine.connector([tier]), "engine_id": name}
+
+
+def regions(engine_id: str = ENGINE) -> list[str]:
+    """Shared memory that vLLM made for engines of this name, and did not remove."""
+    return [name for name in os.listdir("/dev/shm") if engine_id in name]
 
 
 @pytest.fixture(autouse=True)
@@ -266,7 +269,7 @@ def live(
     path: str = "",
 ) -> tuple[list[engine.Answer], dict[str, float]]:
     """Start an engine, ask it, and let it end."""
-    transfer = None if tier is None else connector(tier)
+    transfer = None if tier is None else connector(tier, CHILD)
     job = {"model": str(model), "transfer": transfer, "own_process": own_process}
     job |= {"prompts": prompts, "again": again, "out": str(out)}
     search = os.pathsep.join([str(ROOT), path]) if path else str(ROOT)
@@ -317,4 +320,4 @@ def test_engines_that_start_anew_find_what_others_stored(model: Path, tmp_path: 
     assert [a.cached for a in second] == [SERVED, SERVED]
     assert second == first[2:]
     assert metrics["vllm:kv_offload_chm_get_ok"] == 2 * CHUNKS
-    assert not regions()
+    assert not regions(CHILD)
