@@ -65,6 +65,7 @@ static int write_one(struct chm_store *s)
     }
     chm_bits_set(t->writing, c->cursor++, 1);
     s->stats.index_pages++;
+    s->stats.metadata_bytes += s->unit;
     return 0;
 }
 

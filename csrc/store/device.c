@@ -56,7 +56,6 @@ int chm_kv_write_page(struct chm_store *s, uint64_t off, const void *page)
     memcpy(w.data, page, CHM_KV_PAGE);
     memset((uint8_t *)w.data + CHM_KV_PAGE, 0, s->unit - CHM_KV_PAGE);
     rc = chm_write_commit(s->dev, &w.id, 1, &status);
-    s->stats.metadata_bytes += s->unit;
     return rc < 0 ? rc : status;
 }
 
@@ -71,6 +70,7 @@ int chm_kv_write_page_wait(struct chm_store *s, uint64_t off, const void *page)
             return rc;
         }
     }
+    s->stats.metadata_bytes += rc == 0 ? s->unit : 0;
     return rc;
 }
 

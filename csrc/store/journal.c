@@ -66,6 +66,7 @@ static int page_write(struct chm_store *s, uint64_t number)
     rc = chm_kv_write_page(s, page_off(s, number), &s->journal.unsafe[number % KV_UNSAFE]);
     pthread_mutex_lock(&s->lock);
     s->stats.journal_pages += rc == 0;
+    s->stats.metadata_bytes += rc == 0 ? s->unit : 0;
     if (rc < 0 && rc != -EAGAIN && rc != -EBUSY) {
         s->degraded = true;
     }

@@ -405,9 +405,10 @@ bool chm_kv_evict_one(struct chm_store *s, uint32_t ns);
 void chm_kv_evict_ahead(struct chm_store *s);
 
 /* ---- device.c: the device as the store uses it */
-/* One page of metadata to an offset from base. 0, -EAGAIN: no room now; or an error. */
+/* One page of metadata to an offset from base. 0, -EAGAIN: no room now; or an error. The caller
+ * counts it in metadata_bytes, with the lock: this may be called without. */
 int chm_kv_write_page(struct chm_store *s, uint64_t off, const void *page);
-/* The same, waiting for room. For open, format and close. */
+/* The same, waiting for room, and counted. For open, format and close. */
 int chm_kv_write_page_wait(struct chm_store *s, uint64_t off, const void *page);
 int chm_kv_read(struct chm_store *s, uint64_t addr, void *buf, uint64_t len);
 void chm_kv_page_seal(const struct chm_store *s, struct chm_kv_page *p, uint32_t kind,

@@ -39,6 +39,7 @@ int chm_kv_super_write(struct chm_store *s, bool wait)
     rc = wait ? chm_kv_write_page_wait(s, super_off(p->generation), p)
               : chm_kv_write_page(s, super_off(p->generation), p);
     p->generation -= rc < 0;
+    s->stats.metadata_bytes += rc == 0 && !wait ? s->unit : 0;
     return rc;
 }
 
