@@ -42,7 +42,7 @@ from chm.units import parse_size
 BATCH = 32
 MISS_S = 60.0
 GRACE_S = 1.0  # that closing waits beyond the deadline of jobs
-_ALL = 1 << 62
+_ALL = 1 << 62  # bytes; more than any device has
 _WAIT_S = 0.05
 _PAUSE_S = 0.005
 

@@ -31,15 +31,17 @@ from sglang.srt.mem_cache.device_pool_info import (  # noqa: E402
     KVBuffers,
     MHABufferInfo,
 )
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig  # noqa: E402
 from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import (  # noqa: E402
     HybridCacheController,
 )
 from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope  # noqa: E402
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost  # noqa: E402
-from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory  # noqa: E402
 from sglang.srt.server_args import ServerArgs  # noqa: E402
-from sglang_pool import LAYOUTS, command_of_the_manual  # noqa: E402
+from sglang_pool import (  # noqa: E402
+    LAYOUTS,
+    command_of_the_manual,
+    created_by_sglang,
+)
 
 from chm.connectors.sglang import _SERVER, _server_args  # noqa: E402
 
@@ -102,20 +104,7 @@ def backend_of(pool: Any, path: str) -> Any:
         f' "path": "{path}", "capacity": "128MiB", "dram": "64MiB", "block_bytes": "12KiB"}}'
     )
     extra = HybridCacheController.parse_storage_backend_extra_config(command_line)[0]
-    config = HiCacheStorageConfig(
-        tp_rank=0,
-        tp_size=1,
-        pp_rank=0,
-        pp_size=1,
-        attn_cp_rank=0,
-        attn_cp_size=1,
-        is_mla_model=False,
-        enable_storage_metrics=True,
-        is_page_first_layout=pool.layout == "page_first",
-        model_name="model",
-        extra_config=extra,
-    )
-    backend = StorageBackendFactory.create_backend("dynamic", config, pool)
+    backend = created_by_sglang(pool, extra, metrics=True)
     backend.register_mem_pool_host(pool)
     backend.on_host_pools_registered()
     return backend

@@ -129,3 +129,24 @@ def command_of_the_manual() -> list[str]:
     """The words that docs/sglang.md tells to paste, behind the name of the program."""
     text = COMMAND.read_text().split("```sh\n")[1].split("```")[0]
     return shlex.split(text.replace("\\\n", " "))[3:]
+
+
+def created_by_sglang(pool: Any, extra: dict[str, Any], metrics: bool = False) -> Any:
+    """A backend of one rank, made by SGLang's own loader; the pool is not registered yet."""
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
+    from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
+
+    config = HiCacheStorageConfig(
+        tp_rank=0,
+        tp_size=1,
+        pp_rank=0,
+        pp_size=1,
+        attn_cp_rank=0,
+        attn_cp_size=1,
+        is_mla_model=False,
+        enable_storage_metrics=metrics,
+        is_page_first_layout=pool.layout == "page_first",
+        model_name="model",
+        extra_config=extra,
+    )
+    return StorageBackendFactory.create_backend("dynamic", config, pool)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sglang_pool import LAYOUTS, HostPool, extra_config
+from sglang_pool import LAYOUTS, HostPool, created_by_sglang, extra_config
 
 from chm.connectors import TierOptions
 
@@ -31,26 +31,10 @@ def keys(first: int, n: int) -> list[str]:
 @pytest.fixture
 def load(options: TierOptions) -> Iterator[Any]:
     """Makes backends as SGLang does."""
-    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
-    from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
-
     made: list[Any] = []
 
     def make(pool: Any, extra: dict[str, Any] | None = None) -> Any:
-        config = HiCacheStorageConfig(
-            tp_rank=0,
-            tp_size=1,
-            pp_rank=0,
-            pp_size=1,
-            attn_cp_rank=0,
-            attn_cp_size=1,
-            is_mla_model=False,
-            enable_storage_metrics=False,
-            is_page_first_layout=pool.layout == "page_first",
-            model_name="model",
-            extra_config={**extra_config(options), **(extra or {})},
-        )
-        backend = StorageBackendFactory.create_backend("dynamic", config, pool)
+        backend = created_by_sglang(pool, {**extra_config(options), **(extra or {})})
         made.append(backend)
         backend.register_mem_pool_host(pool)
         backend.register_mem_host_pool_v2(pool, "kv")
